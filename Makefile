@@ -1,0 +1,43 @@
+# Two commands a newcomer needs: make demo, make test. Everything installs itself into .venv from the lock.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint format bench lock demo-vllm test-vllm clean
+
+demo: $(READY)
+	$(PY) -m vllm_launch experiment vllm_launch/experiments/demo.yaml
+
+test: $(READY)
+	$(PY) -m pytest -m "not vllm"
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(READY)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(READY)
+	$(PY) -m benchmarks
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Tailgate needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The lock is made on the oldest Python supported; hashes of every platform's wheels are in it.
+lock:
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet pip-tools
+	$(VENV)-lock/bin/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-trusted-host --allow-unsafe \
+	  --generate-hashes --extra dev --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-vllm build *.egg-info

@@ -1,0 +1,56 @@
+"""Service-level objectives as users write them: `ttft_p95<1s,itl_p95<100ms,error_share<1%`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tailgate.exits import BadInput
+
+LATENCIES = ("ttft", "itl", "itl_token", "stall", "tpot", "e2e", "send_lag", "ttft_scheduled", "e2e_scheduled")
+_UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0}
+_LATENCY = re.compile(r"(?P<metric>[a-z_]+?)(?:_(?P<stat>p\d{2,3}|max|mean))?$")
+_TERM = re.compile(r"(?P<name>[a-z_0-9]+)\s*(?P<op><=|<)\s*(?P<value>\d+(?:\.\d+)?)\s*(?P<unit>s|ms|us|m|%)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One bound: `metric`'s `statistic` stays below `limit` (seconds for latencies, a share for the rest).
+
+    Without a statistic (`ttft<500ms`) the bound is on every single request, as goodput uses it.
+    """
+
+    metric: str
+    statistic: str | None
+    limit: float
+    text: str
+
+    @property
+    def quantile(self) -> float | None:
+        """0.95 for p95, 0.999 for p999; None where the statistic is not a quantile."""
+        if not self.statistic or not self.statistic.startswith("p"):
+            return None
+        return int(self.statistic[1:]) / 10 ** (len(self.statistic) - 1)
+
+
+def parse_objectives(text: str, source: str = "--slo") -> tuple[Objective, ...]:
+    """`text` as objectives, in order. Raises `BadInput` naming the term at fault."""
+    return tuple(_term(term.strip(), source) for term in text.split(",") if term.strip())
+
+
+def _term(term: str, source: str) -> Objective:
+    mend = "write it like ttft_p95<1s, itl_p95<100ms or error_share<1%"
+    match = _TERM.match(term)
+    if not match:
+        raise BadInput(f"{source}: cannot read the objective '{term}'", mend)
+    name, value, unit = match["name"], float(match["value"]), match["unit"]
+    if name == "error_share":
+        if unit not in ("%", None):
+            raise BadInput(f"{source}: '{term}' needs a share", "write it like error_share<1%")
+        return Objective(name, None, value / 100 if unit == "%" else value, term)
+    latency = _LATENCY.match(name)
+    if not latency or latency["metric"] not in LATENCIES:
+        raise BadInput(f"{source}: unknown metric '{name}' in '{term}'", f"known: {', '.join(LATENCIES)}, error_share")
+    if unit not in _UNITS_S:
+        raise BadInput(f"{source}: '{term}' names no unit", f"write {name}<{match['value']}ms or {name}<{match['value']}s")
+    return Objective(latency["metric"], latency["stat"], value * _UNITS_S[unit], term)

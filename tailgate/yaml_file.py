@@ -1,0 +1,126 @@
+"""YAML files checked against a pydantic model, with errors that name file, line, key and mend."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from tailgate.exits import BadInput
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A safe loader that refuses a key given twice instead of silently keeping the last."""
+
+
+def _mapping(loader: _UniqueKeys, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    seen: set[str] = set()
+    for key_node, _ in node.value:
+        if key_node.value in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{key_node.value}' stands twice; keep one of them", key_node.start_mark
+            )
+        seen.add(key_node.value)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep)
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
+    """The file's data and its node tree (for line numbers). Raises `BadInput` if unreadable or not YAML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}", "give the path of a YAML file that can be read") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not UTF-8 text", "save the file as UTF-8") from None
+    try:
+        return yaml.load(text, Loader=_UniqueKeys), yaml.compose(text, Loader=_UniqueKeys)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise BadInput(f"{path}:{line}: not valid YAML: {error.problem}", "mend that line") from None
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """The file as an instance of `model`; raises `BadInput` naming the first fault's line, key and mend."""
+    data, node = read_yaml(path)
+    return check_model(data, model, str(path), node)
+
+
+def check_model(data: Any, model: type[Model], source: str, node: yaml.Node | None = None) -> Model:
+    """`data` as an instance of `model`; `source` and `node` say where it stands, for the error's text."""
+    if not isinstance(data, dict):
+        raise BadInput(f"{source}:1: expected a mapping of keys to values", "write 'key: value' lines")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise BadInput(*_explain(fault, model, source, node)) from None
+
+
+def _explain(fault: Any, model: type[BaseModel], source: str, node: yaml.Node | None) -> tuple[str, str]:
+    path, line = _locate(fault["loc"], node)
+    key = ".".join(str(part) for part in path) or "the file"
+    where = f"{source}:{line}" if node is not None else source
+    if fault["type"] == "extra_forbidden":
+        known = _known_keys(model, path[:-1])
+        close = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
+        mend = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(sorted(known))}"
+        return f"{where}: unknown key '{key}'", mend
+    if fault["type"] == "missing":
+        return f"{where}: the key '{key}' is missing", "add it"
+    message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if fault["type"] in ("value_error", "assertion_error"):
+        return f"{where}: {key}: {message}", ""
+    return f"{where}: {key}: {message[:1].lower()}{message[1:]}, got {fault.get('input')!r:.80}", "mend that value"
+
+
+def _locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[int | str], int]:
+    """The parts of pydantic's location that stand in the file (it adds union tags), and the deepest one's line."""
+    if node is None:
+        return list(loc), 1
+    path: list[int | str] = []
+    line = node.start_mark.line + 1
+    for depth, part in enumerate(loc):
+        if isinstance(node, yaml.MappingNode):
+            hit = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if hit is None:
+                if depth == len(loc) - 1:
+                    path.append(part)
+                continue
+            path.append(part)
+            line, node = hit[0].start_mark.line + 1, hit[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            path.append(part)
+            node = node.value[part]
+            line = node.start_mark.line + 1
+    return path, line
+
+
+def _known_keys(model: type[BaseModel], path: list[int | str]) -> list[str]:
+    """The keys allowed at `path`; the union of them where several models fit there."""
+    models: list[type[BaseModel]] = [model]
+    for part in path:
+        if isinstance(part, int):
+            continue
+        inner: list[type[BaseModel]] = []
+        for candidate in models:
+            for name, field in candidate.model_fields.items():
+                if part in (name, field.alias):
+                    inner += _models_in(field.annotation)
+        models = inner or models
+    return sorted({f.alias or name for candidate in models for name, f in candidate.model_fields.items()})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [found for argument in typing.get_args(annotation) for found in _models_in(argument)]
