@@ -9,7 +9,7 @@ from tailgate.exits import BadInput
 
 LATENCIES = ("ttft", "itl", "itl_token", "stall", "tpot", "e2e", "send_lag", "ttft_scheduled", "e2e_scheduled")
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0}
-_LATENCY = re.compile(r"(?P<metric>[a-z_]+?)(?:_(?P<stat>p\d{2,3}|max|mean))?$")
+_LATENCY = re.compile(r"(?P<metric>[a-z_0-9]+?)(?:_(?P<stat>p\d{2,3}|max|mean))?$")
 _TERM = re.compile(r"(?P<name>[a-z_0-9]+)\s*(?P<op><=|<)\s*(?P<value>\d+(?:\.\d+)?)\s*(?P<unit>s|ms|us|m|%)?$")
 
 
@@ -52,5 +52,7 @@ def _term(term: str, source: str) -> Objective:
     if not latency or latency["metric"] not in LATENCIES:
         raise BadInput(f"{source}: unknown metric '{name}' in '{term}'", f"known: {', '.join(LATENCIES)}, error_share")
     if unit not in _UNITS_S:
-        raise BadInput(f"{source}: '{term}' names no unit", f"write {name}<{match['value']}ms or {name}<{match['value']}s")
+        raise BadInput(
+            f"{source}: '{term}' names no unit", f"write {name}<{match['value']}ms or {name}<{match['value']}s"
+        )
     return Objective(latency["metric"], latency["stat"], value * _UNITS_S[unit], term)
