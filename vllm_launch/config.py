@@ -1,0 +1,171 @@
+"""A launch config: one YAML file that says which model is served on which device with which flags, and why each.
+
+`extends` takes another config (by name, or by path relative to the file) and overrides what it sets anew; a flag set
+to null is taken back to the device's default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from tailgate.exits import BadInput
+from tailgate.yaml_file import check_model, read_yaml
+from vllm_launch.devices import find_device
+from vllm_launch.flags import DEFAULT_VERSION, FlagList, flag_list
+
+CONFIGS = Path(__file__).parent / "configs"
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+
+class ConfigFile(BaseModel):
+    """The file as written. Every key is optional where `extends` supplies it."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
+
+    about: str = ""
+    extends: str | None = None
+    vllm: str | None = Field(None, description="vLLM version whose flags are meant, such as '0.32'")
+    model: str | None = None
+    served_model_name: str | None = None
+    device: str | None = None
+    args: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    notes: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """A config with everything it extends folded in. `args` hold canonical flag names and checked values."""
+
+    name: str
+    path: Path
+    about: str
+    version: str
+    model: str
+    served_model_name: str | None
+    device: str
+    args: Mapping[str, Any]
+    env: Mapping[str, str]
+    notes: Mapping[str, str]
+
+    @property
+    def flags(self) -> FlagList:
+        """The flags of the vLLM version this config is for."""
+        return flag_list(self.version)
+
+    def public_env(self) -> dict[str, str]:
+        """The environment this config adds, with secrets blotted out."""
+        return {name: "(hidden)" if _SECRET_NAME.search(name) else value for name, value in self.env.items()}
+
+
+def names() -> list[str]:
+    """The configs that come with the suite."""
+    return sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+
+def load_config(name_or_path: str, *, version: str | None = None) -> LaunchConfig:
+    """The config by name or path, checked against the flags of its vLLM version (or of `version`).
+
+    Raises `BadInput` naming file, line, key and mend of the first fault.
+    """
+    return _load(_find(name_or_path, Path.cwd(), "vllm_launch"), version)
+
+
+def _find(name_or_path: str, base: Path, source: str) -> Path:
+    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
+        return base / name_or_path
+    path = CONFIGS / f"{name_or_path}.yaml"
+    if path.is_file():
+        return path
+    close = difflib.get_close_matches(name_or_path, names(), n=1, cutoff=0.4)
+    mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names())}, or give a path ending in .yaml"
+    raise BadInput(f"{source}: there is no launch config '{name_or_path}'", mend)
+
+
+def _load(path: Path, version: str | None) -> LaunchConfig:
+    chain = _chain(path)
+    settings: dict[str, Any] = {"args": {}, "env": {}, "notes": {}}
+    for _, file, _ in reversed(chain):
+        for key in ("about", "vllm", "model", "served_model_name", "device"):
+            if (value := getattr(file, key)) is not None and key in file.model_fields_set:
+                settings[key] = value
+    version = version or settings.get("vllm", DEFAULT_VERSION)
+    flags = flag_list(version)
+    for source, file, node in reversed(chain):
+        for spelled, value in file.args.items():
+            where = f"{_shown(source)}:{_line(node, 'args', spelled)}: args.{spelled}"
+            flag = flags.find(spelled, where)
+            if value is None:
+                settings["args"].pop(flag.name, None)
+                settings["notes"].pop(flag.name, None)
+            else:
+                settings["args"][flag.name] = flags.value(flag, value, where)
+        settings["env"] |= file.env
+        settings["notes"] |= file.notes
+    source, _, node = chain[0]
+    for key in ("model", "device"):
+        if key not in settings:
+            raise BadInput(f"{_shown(source)}:1: the key '{key}' is missing", "add it, or extend a config that has it")
+    find_device(settings["device"], f"{_shown(source)}:{_line(node, 'device')}: device")
+    for name in settings["notes"]:
+        if name not in settings["args"] and name not in settings["env"]:
+            raise BadInput(
+                f"{_shown(source)}:{_line(node, 'notes', name)}: notes.{name}: a note on a flag that is not set",
+                "set the flag under 'args:' or remove the note",
+            )
+    return LaunchConfig(
+        name=path.stem,
+        path=path,
+        about=settings.get("about", ""),
+        version=flags.version,
+        model=settings["model"],
+        served_model_name=settings.get("served_model_name"),
+        device=settings["device"],
+        args=settings["args"],
+        env=settings["env"],
+        notes=settings["notes"],
+    )
+
+
+def _chain(path: Path) -> list[tuple[Path, ConfigFile, yaml.Node | None]]:
+    """The file and all that it extends, child first."""
+    chain: list[tuple[Path, ConfigFile, yaml.Node | None]] = []
+    while True:
+        data, node = read_yaml(path)
+        file = check_model(data, ConfigFile, str(_shown(path)), node)
+        chain.append((path, file, node))
+        if file.extends is None:
+            return chain
+        where = f"{_shown(path)}:{_line(node, 'extends')}: extends"
+        path = _find(file.extends, path.parent, where)
+        if any(path.resolve() == seen.resolve() for seen, _, _ in chain):
+            raise BadInput(f"{where}: '{file.extends}' extends this file again", "break the circle")
+
+
+def _line(node: yaml.Node | None, *keys: str) -> int:
+    """The line of a key, or of the deepest part of its path that stands in the file."""
+    line = 1
+    for key in keys:
+        if not isinstance(node, yaml.MappingNode):
+            break
+        hit = next(((k, v) for k, v in node.value if k.value == key), None)
+        if hit is None:
+            break
+        line, node = hit[0].start_mark.line + 1, hit[1]
+    return line
+
+
+def _shown(path: Path) -> Path:
+    """The path as a user would type it."""
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path
