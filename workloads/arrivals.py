@@ -31,13 +31,14 @@ class ArrivalSpec(BaseModel):
 
     kind: Kind = "closed"
     request_rate: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
-        None, description="requests per second of the whole fleet (constant, poisson, gamma)"
+        default=None, description="requests per second of the whole fleet (constant, poisson, gamma)"
     )
     burstiness: Annotated[float, Field(gt=0, le=1e4)] = Field(
-        1.0, description="gamma's shape: 1 is poisson, below it burstier, above it more even (as vLLM's bench has it)"
+        default=1.0,
+        description="gamma's shape: 1 is poisson, below it burstier, above it more even (as vLLM's bench has it)",
     )
     users: Annotated[int, Field(ge=1, strict=True)] | None = Field(
-        None, description="users the workload is meant for (closed); Locust's -u decides"
+        default=None, description="users the workload is meant for (closed); Locust's -u decides"
     )
 
     @model_validator(mode="after")

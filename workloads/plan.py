@@ -21,7 +21,7 @@ from workloads.tokens import Calibration, Shape, TokenCounter, calibrate
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request, ready to be sent. Token counts are designed ones; `shared_tokens` of the prompt's are shared text."""
+    """One request, ready to be sent. Token counts are designed ones; `shared_tokens` of the prompt's are shared."""
 
     index: int
     request_class: str

@@ -57,7 +57,7 @@ class Prompter:
         self._bits = max(1, min(len(calibration.opening.texts).bit_length() - 1, 16))
         self._opening_words = math.ceil(64 / self._bits)
         self._keys: dict[str, tuple[bytes, bytes]] = {}
-        self._shared = lru_cache(maxsize=512)(self.passage)
+        self._shared = lru_cache(maxsize=128)(self.passage)
 
     def base(self, shape: Shape) -> int:
         """Tokens of the shape's fixed part: template, leads."""

@@ -29,10 +29,10 @@ class SharedPrefix(_Spec):
 
     tokens: Tokens = Field(description="length of the shared text, exactly; it counts towards input-tokens")
     groups: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = Field(
-        1, description="how many such texts there are"
+        default=1, description="how many such texts there are"
     )
     zipf: Annotated[float, Field(ge=0, le=5)] = Field(
-        0.0, description="0: every group equally often; s: group k as often as 1/k^s"
+        default=0.0, description="0: every group equally often; s: group k as often as 1/k^s"
     )
 
 
@@ -54,28 +54,31 @@ class Sampling(_Spec):
 class RequestClass(_Spec):
     """One kind of request within the mix; its name is the name of Locust's rows."""
 
-    weight: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="share of requests, relative to the others")
+    weight: Annotated[float, Field(gt=0, le=1e9)] = Field(
+        default=1.0, description="share of requests, relative to the others"
+    )
     endpoint: Literal["chat", "completions"] = "chat"
     input_tokens: Length | None = Field(
         None,
         description="the whole prompt as the server counts it: chat template, system prompt and shared text included",
     )
-    output_tokens: Length | None = Field(None, description="tokens of the answer")
+    output_tokens: Length | None = Field(default=None, description="tokens of the answer")
     exact_output: bool = Field(
-        True, description="force the length with ignore_eos and min_tokens (vLLM); false: max_tokens only"
+        default=True, description="force the length with ignore_eos and min_tokens (vLLM); false: max_tokens only"
     )
     language: Literal["en", "zh", "mixed"] = "en"
     system_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000, strict=True)] = Field(
-        0, description="a system message of this many tokens, the same in every request of the class (chat only)"
+        default=0,
+        description="a system message of this many tokens, the same in every request of the class (chat only)",
     )
     shared_prefix: SharedPrefix | None = None
     sampling: Sampling = Sampling()
-    extra_body: dict[str, Any] = Field({}, description="further keys of the request body, as they are")
+    extra_body: dict[str, Any] = Field(default={}, description="further keys of the request body, as they are")
     priority: int | None = Field(
-        None, description="vLLM's priority (lower is sooner; needs --scheduling-policy priority)"
+        default=None, description="vLLM's priority (lower is sooner; needs --scheduling-policy priority)"
     )
-    model: str | None = Field(None, description="a model or LoRA adapter name instead of the run's model")
-    slo: str | None = Field(None, description="objectives such as ttft_p95<1s,itl_p95<100ms")
+    model: str | None = Field(default=None, description="a model or LoRA adapter name instead of the run's model")
+    slo: str | None = Field(default=None, description="objectives such as ttft_p95<1s,itl_p95<100ms")
 
     @field_validator("slo")
     @classmethod
@@ -111,7 +114,7 @@ class TraceSource(_Spec):
     """The kind of trace this workload replays; the file itself comes with --trace."""
 
     format: Literal["azure", "mooncake"]
-    block_tokens: Tokens = Field(512, description="tokens that one of mooncake's hash_ids stands for")
+    block_tokens: Tokens = Field(default=512, description="tokens that one of mooncake's hash_ids stands for")
 
 
 class Grid(_Spec):
@@ -145,7 +148,7 @@ class Workload(_Spec):
     classes: dict[Name, RequestClass] = Field(min_length=1)
     arrival: ArrivalSpec = ArrivalSpec()
     warm_up: WarmUp = WarmUp()
-    slo: str | None = Field(None, description="objectives of every class that has none of its own")
+    slo: str | None = Field(default=None, description="objectives of every class that has none of its own")
     trace: TraceSource | None = None
     grid: Grid | None = None
 
@@ -205,7 +208,7 @@ class Workload(_Spec):
         return self.model_copy(
             update={
                 "name": f"{self.name}-{name}",
-                "description": f"{self.description} Point {name}: {length_in} in, {length_out} out, {concurrency} users.",
+                "description": f"{self.description} Here {length_in} in, {length_out} out, {concurrency} users.",
                 "classes": {name: filled},
                 "arrival": self.arrival.model_copy(update={"users": concurrency}),
                 "grid": None,

@@ -30,8 +30,8 @@ class TokenCounter(Protocol):
     def count_text(self, text: str) -> int:
         """Tokens of a completions prompt, the special ones that the server adds included."""
 
-    def count_messages(self, messages: Sequence[Message]) -> int:
-        """Tokens of a chat prompt with the chat template and the generation prompt around it."""
+    def count_messages(self, messages: Sequence[Message]) -> int | None:
+        """Tokens of a chat prompt with the chat template and the generation prompt; None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,12 @@ class Calibration:
     bases: dict[str, int]
     scale: float = 1.0
     error: float | None = None
+    template_known: bool = True
 
     @property
     def exact(self) -> bool:
-        """Whether every checked text had precisely the designed length."""
-        return self.error == 0
+        """Whether every checked text had precisely the designed length, chat template included."""
+        return self.error == 0 and self.template_known
 
     @property
     def note(self) -> str:
@@ -86,6 +87,8 @@ class Calibration:
                 "prompt lengths are counted in words, not tokens, and leave out the chat template: "
                 "no tokenizer was at hand (give --tokenizer PATH, or a server with /tokenize)"
             )
+        if not self.template_known:
+            return f"prompt lengths leave out the chat template, which {self.source} does not know"
         return f"prompt lengths are off by up to {self.error:.1%}: this tokenizer ({self.source}) merges across words"
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,6 +108,7 @@ class Calibration:
             bases=dict(data["bases"]),
             scale=data["scale"],
             error=data["error"],
+            template_known=data["template_known"],
         )
 
 
@@ -125,8 +129,10 @@ def calibrate(counter: TokenCounter | None, shapes: Iterable[Shape]) -> Calibrat
         lexicons["zh"] = _price_each(counter.count_text, LEADS["zh"], chinese())
         lexicons["mixed"] = _alternating(lexicons["en"], lexicons["zh"])
     bases = {shape.key: _base(counter, shape) for shape in wanted}
+    known = all(base is not None for base in bases.values())
+    filled = {shape.key: bases[shape.key] or _bare_base(counter, shape) for shape in wanted}
     scale, error = _check_sums(counter.count_text, wanted, lexicons)
-    return Calibration(counter.description, lexicons, opening, bases, scale, error)
+    return Calibration(counter.description, lexicons, opening, filled, scale, error, known)
 
 
 def _price_words(count: Callable[[str], int], words: Sequence[str]) -> Lexicon:
@@ -164,12 +170,16 @@ def _alternating(one: Lexicon, other: Lexicon) -> Lexicon:
     return Lexicon(one.texts * repeat + other.texts, one.costs * repeat + other.costs)
 
 
-def _base(counter: TokenCounter, shape: Shape) -> int:
+def _base(counter: TokenCounter, shape: Shape) -> int | None:
     lead = LEADS[shape.language]
     if shape.endpoint == "completions":
         return counter.count_text(lead)
     system = [{"role": "system", "content": SYSTEM_LEAD}] if shape.system else []
     return counter.count_messages([*system, {"role": "user", "content": lead}])
+
+
+def _bare_base(counter: TokenCounter, shape: Shape) -> int:
+    return counter.count_text(f"{SYSTEM_LEAD}\n{LEADS[shape.language]}" if shape.system else LEADS[shape.language])
 
 
 def _check_sums(

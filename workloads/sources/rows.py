@@ -10,7 +10,7 @@ class RowError(ValueError):
 
 
 class Row(NamedTuple):
-    """`time_s` on the trace's own clock; `blocks` are content hashes of the prompt's blocks, where the trace has them."""
+    """`time_s` on the trace's own clock; `blocks` are content hashes of the prompt's blocks, where there are any."""
 
     time_s: float
     input_tokens: int
