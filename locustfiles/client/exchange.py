@@ -1,0 +1,208 @@
+"""One request on one connection: bytes received in the hub, read in slices, the greenlet woken at the end."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import gevent
+from gevent.hub import Waiter
+
+from locustfiles.client.connection import Connection
+from locustfiles.client.errors import TIMEOUT_FIRST, TIMEOUT_IDLE, TIMEOUT_TOTAL, Failure, from_exception
+from locustfiles.client.hub import WorkQueue
+from locustfiles.client.reading import Asked, Reading, ResponseReading
+
+_LAST_CHUNK = b"0\r\n\r\n"
+_LOOK_AGAIN_S = 600.0
+_PIECE = 16 * 1024  # bytes read in one step: some 60 events, a quarter of a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds allowed, None for no limit.
+
+    `first` runs from the send to the first token event, `idle` from any byte to the next once tokens have come (once
+    anything has, where the answer is not streamed), `total` from the send to the end. `connect` includes TLS.
+    """
+
+    connect: float | None = 10.0
+    first: float | None = None
+    idle: float | None = None
+    total: float | None = 600.0
+
+
+class Exchange:
+    """From `run` to `release`. It is the connection's receiver and a task of the work queue meanwhile."""
+
+    __slots__ = (
+        "_asked",
+        "_closed",
+        "_failure",
+        "_last_read",
+        "_over",
+        "_pending",
+        "_queued",
+        "_reading",
+        "_started",
+        "_timeouts",
+        "_timer",
+        "_waiter",
+        "_work",
+        "bytes_read",
+        "connection",
+        "ended_ns",
+        "sent_ns",
+    )
+
+    def __init__(self, work: WorkQueue, connection: Connection, asked: Asked, timeouts: Timeouts) -> None:
+        hub = gevent.get_hub()
+        self.connection = connection
+        self.bytes_read = 0
+        self.sent_ns = self.ended_ns = time.time_ns()
+        self._work = work
+        self._asked = asked
+        self._timeouts = timeouts
+        self._reading = ResponseReading(asked)
+        self._pending: deque[bytes] = deque()
+        self._queued = self._over = self._closed = False
+        self._failure: Failure | None = None
+        self._started = self._last_read = time.monotonic()
+        self._waiter = Waiter(hub)
+        self._timer = hub.loop.timer(0.0)
+
+    @property
+    def went_stale(self) -> bool:
+        """Whether the connection ended before any byte of the response."""
+        return self._closed and not self.bytes_read
+
+    def run(self, request: bytes) -> None:
+        """Sends `request` and blocks the calling greenlet until its response has ended, one way or another."""
+        connection = self.connection
+        connection.begin(self)
+        raw = connection.codec.encode(request)
+        connection.clock.sending(connection, whole_at_once=not self._asked.stream)
+        self._started = time.monotonic()
+        self.sent_ns = time.time_ns()
+        self._set_timer()
+        try:
+            connection.send(raw, self._timeouts.total)
+        except TimeoutError:
+            self._end(Failure(TIMEOUT_TOTAL, "the request could not be sent in time"))
+        except OSError as error:
+            # A server may refuse in mid-request: what it said before it closed counts.
+            connection.read()
+            self._read_all()
+            self._closed = True
+            self._end(from_exception(error, connecting=False))
+        if not self._over:
+            self._waiter.get()
+
+    def result(self) -> Reading:
+        """The response's meaning, as far as it came."""
+        self._read_all()
+        return self._reading.result(self._failure)
+
+    def release(self) -> bool:
+        """Lets go of the connection; whether it may carry another request. It is closed otherwise."""
+        connection = self.connection
+        self._over = True
+        self._timer.stop()
+        self._timer.close()
+        connection.receiver = None
+        if connection.open and (self._failure or not self._reading.reusable or self._pending):
+            connection.close()
+        return connection.open
+
+    # Called by the connection, in the hub: as little as can be.
+
+    def received(self, raw: bytes) -> None:
+        self._last_read = time.monotonic()
+        self.bytes_read += len(raw)
+        self._pending.append(raw)
+        # The end of a stream looks like this; the reading, soon, knows.
+        ends = raw.endswith(_LAST_CHUNK)
+        if ends or not self._queued:
+            self._queued = True
+            self._work.add(self, urgent=ends)
+
+    def closed(self, failure: Failure | None) -> None:
+        self._closed, self._failure = True, failure
+        self._work.add(self, urgent=True)
+
+    # Called by the work queue, in the hub.
+
+    def step(self) -> bool:
+        if self._over:
+            return False
+        if self._pending:
+            self._read_piece()
+        if self._pending and not self._over:
+            return True
+        self._queued = False
+        if self._closed and not self._over:
+            if not self._failure:
+                self._reading.eof()
+            self._end(self._failure)
+        if self._over:
+            self._waiter.switch(None)
+        return False
+
+    def _read_piece(self) -> None:
+        raw = self._pending.popleft()
+        if len(raw) > _PIECE:
+            self._pending.appendleft(raw[_PIECE:])
+            raw = raw[:_PIECE]
+        try:
+            self._reading.feed(self.connection.codec.decode(raw))
+        except ssl.SSLError as error:
+            self._end(from_exception(error, connecting=False))
+            return
+        if self._reading.complete:
+            self._end(None)
+
+    def _read_all(self) -> None:
+        while self._pending and not self._reading.complete:
+            self._read_piece()
+
+    def _end(self, failure: Failure | None) -> None:
+        self._over = True
+        self._failure = failure
+        self.ended_ns = time.time_ns()
+
+    # Time limits: one timer, set to the nearest limit and set anew when it fires, so that reads need not touch it.
+
+    def _set_timer(self) -> None:
+        # The running timer also tells gevent's loop that someone waits: sockets alone do not keep it from ending.
+        self._timer.close()
+        self._timer = gevent.get_hub().loop.timer(max(0.001, self._next_limit()[0] - time.monotonic()))
+        self._timer.start(self._check_time)
+
+    def _next_limit(self) -> tuple[float, Failure | None]:
+        """When the next limit runs out (monotonic seconds) and what that means; None: only that it is time to look."""
+        limits, streamed = self._timeouts, self._asked.stream
+        begun = bool(self._reading.token_ends) if streamed else self.bytes_read > 0
+        due: list[tuple[float, Failure | None]] = [(time.monotonic() + _LOOK_AGAIN_S, None)]
+        if limits.total is not None:
+            due.append((self._started + limits.total, Failure(TIMEOUT_TOTAL, "the answer took too long")))
+        if limits.first is not None and streamed and not begun:
+            due.append((self._started + limits.first, Failure(TIMEOUT_FIRST, "no first token in time")))
+        if limits.idle is not None:
+            # Before the answer has begun its last read may be long ago: look again each `idle` seconds from now.
+            since = self._last_read if begun else time.monotonic()
+            due.append((since + limits.idle, Failure(TIMEOUT_IDLE, "the answer stalled") if begun else None))
+        return min(due, key=lambda limit: limit[0])
+
+    def _check_time(self) -> None:
+        if self._over:
+            return
+        # What lies unread or unparsed because this program was late is no fault of the server's.
+        self.connection.read()
+        due, failure = self._next_limit()
+        if failure and due <= time.monotonic() and not self._pending:
+            self._end(failure)
+            self._waiter.switch(None)
+        else:
+            self._set_timer()
