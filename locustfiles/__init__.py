@@ -1,1 +1,4 @@
-"""Who sends the load, and how a stream is timed: the Locust entry points and the client beneath them."""
+"""Who sends requests and how their streams are timed: Locust users, options, and the fleet of workers.
+
+May import `workloads`, `exporters` and `tailgate`. `chat.py`, `completions.py` and `replay.py` are for `locust -f`.
+"""

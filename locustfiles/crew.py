@@ -1,0 +1,184 @@
+"""This process's part in runs: from the leader's assignment to its last report. A leader alone is its own crew."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gevent.event import Event
+from locust.env import Environment
+
+import tailgate
+from locustfiles.client.choice import open_clock
+from locustfiles.client.stream import StreamingClient
+from locustfiles.client.target import Target
+from locustfiles.feed import Feed, share
+from locustfiles.messages import Assignment, Introduction, Report
+from locustfiles.recording import Recorder
+from locustfiles.rows import Rows
+from locustfiles.sending import Sender
+from locustfiles.settings import ApiKey, Settings, read_settings, workload_from
+from tailgate.exits import BadInput
+from workloads import Calibration, make_plan
+
+HOST = socket.gethostname()
+
+
+class Crew:
+    """Takes part in one run after the other; `on_done` is called when this process has nothing left to do in one."""
+
+    def __init__(self, environment: Environment, key: ApiKey, on_done: Callable[[], None]) -> None:
+        self._environment = environment
+        self._key = key
+        self._on_done = on_done
+        self._part: _Part | None = None
+        self._assigned = Event()
+
+    @property
+    def in_run(self) -> bool:
+        """Whether this process has a part in a run that has not ended."""
+        return self._part is not None and not self._part.ended.is_set()
+
+    def prepare(self, assignment: Assignment) -> Introduction:
+        """Makes ready to send; a fault of the user's comes back as the introduction's `fault`."""
+        offset_s = (time.time_ns() - assignment.sent_ns) / 1e9
+        try:
+            part = _Part(self._environment, self._key, assignment, self._on_done)
+        except BadInput as error:
+            return Introduction(run_id=assignment.run_id, host=HOST, fault=str(error))
+        self._part = part
+        self._assigned.set()
+        return Introduction(
+            run_id=assignment.run_id,
+            host=HOST,
+            version=tailgate.__version__,
+            python=platform.python_version(),
+            clock=part.clock_name,
+            notes=part.notes,
+            clock_offset_s=offset_s,
+        )
+
+    def start(self, run_id: str, start_ns: int) -> None:
+        """Begins to send."""
+        part = self._part
+        if part is not None and part.assignment.run_id == run_id:
+            part.sender.start(start_ns, part.settings.warmup_s)
+
+    def sender(self) -> Sender:
+        """The current run's sender, once it may send; blocks the calling user until then."""
+        self._assigned.wait()
+        assert self._part is not None, "assigned"
+        self._part.sender.started.wait()
+        return self._part.sender
+
+    def end(self, drain_s: float | None = None) -> None:
+        """Stops sending, drains, cancels; whoever calls while that goes on waits for its end. None: the run's drain."""
+        part = self._part
+        if part is None:
+            return
+        if not part.ending:
+            part.ending = True
+            self._assigned.clear()
+            part.sender.started.set()
+            part.sender.stop(part.settings.drain_s if drain_s is None else drain_s)
+            part.ended.set()
+        part.ended.wait()
+
+    def report(self) -> Report | None:
+        """What there is to tell since the last report; None when the last one was final, or there was no run."""
+        part = self._part
+        return part.report() if part is not None else None
+
+
+class _Part:
+    """One run's things of one process."""
+
+    def __init__(
+        self, environment: Environment, key: ApiKey, assignment: Assignment, on_done: Callable[[], None]
+    ) -> None:
+        source = f"the workload sent to {assignment.worker}"
+        settings = read_settings(assignment.options, workload_from(assignment.workload, source))
+        plan = make_plan(
+            settings.workload,
+            seed=assignment.seed,
+            model=assignment.model,
+            counter=Calibration.from_dict(assignment.calibration),
+            trace=settings.trace,
+            time_scale=settings.time_scale,
+            arrival=settings.arrival,
+            extra_body=settings.extra_body,
+            stream=settings.stream,
+            usage_per_chunk=assignment.usage_per_chunk,
+            max_model_len=assignment.longest,
+        )
+        target = Target.resolve(assignment.url)
+        clock, self.clock_note = open_clock(settings.clock, target)
+        rows = Rows(environment, assignment.url, settings.itl_events)
+        recorder = _recorder(assignment, rows, settings.save_outputs)
+        self.assignment = assignment
+        self.settings: Settings = settings
+        self.clock_name = clock.name
+        self.notes = (*plan.notes, self.clock_note)
+        self.ending = False
+        self.ended = Event()
+        self._reports = 0
+        most = settings.max_in_flight
+        self.sender = Sender(
+            plan,
+            Feed(plan, share(assignment.slot, assignment.slots, settings.num_requests, assignment.guest)),
+            StreamingClient(target, clock, timeouts=settings.timeouts, tls=settings.tls, headers=key.headers()),
+            clock,
+            recorder,
+            retries=settings.retries,
+            stream=settings.stream,
+            keep_text=settings.save_outputs,
+            most_in_flight=_part_of(most, assignment.slot, assignment.slots) if most else None,
+            spacing_s=assignment.spacing_s,
+            on_done=on_done,
+        )
+
+    def report(self) -> Report | None:
+        if self._reports < 0:
+            return None
+        final = self.ended.is_set()
+        sender = self.sender
+        health = sender.health()
+        health.host, health.version = HOST, tailgate.__version__
+        report = Report(
+            run_id=self.assignment.run_id,
+            worker=self.assignment.worker,
+            number=self._reports,
+            records=sender.recorder.take_fresh(),
+            health=health,
+            in_flight=sender.in_flight,
+            bodies_sum=f"{sender.recorder.bodies_sum:064x}",
+            bodies_count=sender.recorder.bodies_count,
+            done=sender.done,
+            final=final,
+        )
+        self._reports += 1
+        if final:
+            self._reports = -1
+            sender.close()
+        return report
+
+
+def _recorder(assignment: Assignment, rows: Rows, keep_outputs: bool) -> Recorder:
+    """With its journal in the leader's run directory, or in one of that name here where this machine lacks it."""
+    given = Path(assignment.directory)
+    here = Path.cwd() / "results" / given.name
+    try:
+        return Recorder(assignment.worker, given, rows, keep_outputs)
+    except OSError:
+        try:
+            return Recorder(assignment.worker, here, rows, keep_outputs)
+        except OSError as error:
+            raise BadInput(f"{error.filename or here}: {error.strerror}", "make it writable") from None
+
+
+def _part_of(total: int, slot: int, slots: int) -> int:
+    """`total` dealt out evenly over `slots`, at least one each."""
+    return max(1, total // slots + (slot < total % slots))

@@ -1,0 +1,187 @@
+"""The suite's places in Locust's life: what happens when it parses, starts, stops and quits, in each kind of process.
+
+Imported once by every locustfile of the suite; importing it installs the listeners.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, NoReturn
+
+import gevent
+from gevent.event import Event
+from locust import events, runners
+from locust.env import Environment
+from locust.runners import LocalRunner, MasterRunner, WorkerRunner
+
+from locustfiles import console, locust_stats
+from locustfiles.crew import Crew
+from locustfiles.fleet import REPORT_INTERVAL_S, Alone, Distributed, Enlisted
+from locustfiles.leader import Leader
+from locustfiles.options import add_options
+from locustfiles.settings import ApiKey, chosen, read_settings
+from locustfiles.web import Admission, announce_starts
+from tailgate.exits import BadInput, Exit
+
+logger = logging.getLogger(__name__)
+
+_key = ApiKey(None)
+_crews: dict[int, Crew] = {}
+
+
+def crew(environment: Environment) -> Crew:
+    """The part that this process has in runs of `environment`."""
+    return _crews[id(environment)]
+
+
+@events.init_command_line_parser.add_listener
+def _on_parser(parser: Any, **_: Any) -> None:
+    add_options(parser)
+    parse = parser.parse_args
+
+    def parse_and_check(*args: Any, **kwargs: Any) -> Any:
+        # Here and not in an `init` listener: Locust forks its --processes next, and a master that ends after that
+        # leaves workers behind which wait minutes for it.
+        options = parse(*args, **kwargs)
+        _check(options)
+        return options
+
+    parser.parse_args = parse_and_check
+
+
+def _check(options: Any) -> None:
+    global _key
+    try:
+        read_settings(chosen(options)).tls.context()
+        _key = ApiKey.find(getattr(options, "api_key_file", None))
+    except BadInput as error:
+        print(f"locust: {error}", file=sys.stderr)
+        sys.exit(Exit.BAD_INPUT)
+
+
+@events.init.add_listener
+def _on_init(environment: Environment, runner: Any, web_ui: Any = None, **_: Any) -> None:
+    locust_stats.install()
+    runners.WORKER_REPORT_INTERVAL = REPORT_INTERVAL_S
+    if isinstance(runner, WorkerRunner):
+        _Member(environment, runner)
+    else:
+        _Head(environment, runner, web_ui)
+
+
+class _Member:
+    """A worker process."""
+
+    def __init__(self, environment: Environment, runner: WorkerRunner) -> None:
+        self._crew = _crews[id(environment)] = Crew(environment, _key, self._done)
+        self._line = Enlisted(environment, runner, self._crew)
+        environment.events.test_stopping.add_listener(self._end)
+        # After Locust's own listeners, so that quitting, which goes backwards, comes here first.
+        environment.events.quitting.add_listener(self._quit)
+
+    def _done(self) -> None:
+        gevent.spawn(self._line.report_now)
+
+    def _end(self, **_: Any) -> None:
+        self._crew.end()
+
+    def _quit(self, environment: Environment, **_: Any) -> None:
+        if self._crew.in_run:
+            self._crew.end()
+            self._line.report_now()
+        # Failures are the master's to judge.
+        environment.process_exit_code = environment.process_exit_code or Exit.GOOD
+
+
+class _Head:
+    """The process that leads: Locust's master, or its only process."""
+
+    def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner, web_ui: Any) -> None:
+        self._environment = environment
+        self._runner = runner
+        self._leader = Leader(environment, _key, self._all_done)
+        self._admission = Admission()
+        self._shown: list[str] = []
+        if isinstance(runner, MasterRunner):
+            self._leader.fleet = Distributed(environment, runner, self._leader.take)
+        else:
+            mine = _crews[id(environment)] = Crew(environment, _key, lambda: alone.crew_is_done())
+            alone = Alone(mine, self._leader.take)
+            self._leader.fleet = alone
+        if web_ui is not None:
+            announce_starts(web_ui, self._admission)
+        environment.events.test_start.add_listener(self._begin)
+        environment.events.test_stopping.add_listener(self._stop)
+        environment.events.test_stop.add_listener(self._finish)
+        environment.events.quitting.add_listener(self._quit)
+        environment.events.quit.add_listener(self._show)
+
+    @property
+    def _headless(self) -> bool:
+        return self._environment.web_ui is None
+
+    def _begin(self, **_: Any) -> None:
+        try:
+            self._leader.begin()
+        except BadInput as error:
+            self._refuse(error)
+        self._admission.grant()
+
+    def _refuse(self, error: BadInput) -> NoReturn:
+        if self._headless:
+            print(f"locust: {error}", file=sys.stderr)
+            self._environment.process_exit_code = Exit.BAD_INPUT
+            self._leader.fleet.dismiss()
+            # In a greenlet of its own an exit reaches the main one without Locust's log of a crashed greenlet.
+            gevent.spawn(sys.exit, Exit.BAD_INPUT)
+            Event().wait()
+        logger.error("%s", error)
+        self._admission.refuse(str(error))
+        self._runner.shape_greenlet = None
+        self._runner._users_dispatcher = None
+        raise gevent.GreenletExit
+
+    def _stop(self, **_: Any) -> None:
+        self._leader.stop()
+        # Nothing is in flight any more: Locust need not wait for anyone.
+        self._environment.stop_timeout = 0.0
+
+    def _finish(self, **_: Any) -> None:
+        course = self._leader.finish()
+        if course is None or course.summary is None:
+            return
+        self._shown = console.summary_lines(course.summary, course.store.meta, course.store.directory)
+        if not self._headless:
+            self._show()
+        elif isinstance(self._runner, MasterRunner) and self._runner.worker_count <= 0:
+            # The last worker is gone; Locust stops, but stays until --run-time is over.
+            gevent.spawn(self._runner.quit)
+
+    def _quit(self, environment: Environment, **_: Any) -> None:
+        self._leader.stop()
+        self._finish()
+        if self._leader.course is not None and environment.process_exit_code is None:
+            environment.process_exit_code = self._leader.exit_code()
+
+    def _show(self, **_: Any) -> None:
+        lines, self._shown = self._shown, []
+        for line in lines:
+            print(line, flush=True)
+
+    def _all_done(self) -> None:
+        logger.info("all requests have been sent and answered")
+        gevent.spawn(self._end_run)
+
+    def _end_run(self) -> None:
+        options = self._environment.parsed_options
+        if self._headless:
+            self._runner.quit()
+            return
+        self._runner.stop()
+        quit_after_s = getattr(options, "autoquit", -1)
+        if getattr(options, "autostart", False) and quit_after_s != -1:
+            gevent.sleep(quit_after_s)
+            self._runner.quit()
+            assert self._environment.web_ui is not None, "not headless"
+            self._environment.web_ui.stop()

@@ -1,0 +1,344 @@
+"""The run as a whole: asked of the server, dealt out to the fleet, gathered on disk, ended, summed up, judged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from gevent.event import Event
+from locust.env import Environment
+
+import tailgate
+from exporters.run_store import RunStore
+from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
+from locustfiles.fleet import Fleet
+from locustfiles.messages import Assignment, Introduction, Report
+from locustfiles.settings import ApiKey, Settings, chosen, fresh_seed, read_settings
+from tailgate.exits import BadInput, Exit, worst
+from workloads import Plan, calibrate_for, make_plan
+
+logger = logging.getLogger(__name__)
+
+LAUNCH_CONFIG = "TAILGATE_LAUNCH_CONFIG"
+"""Environment variable with the path of a JSON file that run.json keeps under `launch`."""
+
+# A schedule's first requests must not be late before every worker has heard that it began.
+_LEAD_S = 0.25
+_LONGEST_SPACING_S = 1.0
+
+
+@dataclass
+class Course:
+    """One run from its start to its end."""
+
+    run_id: str
+    settings: Settings
+    store: RunStore
+    start_ns: int
+    stop_ns: int | None = None
+    workers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    bodies: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ending: bool = False
+    ended: Event = field(default_factory=Event)
+    summary: dict[str, Any] | None = None
+    codes: list[Exit] = field(default_factory=list)
+
+
+class Leader:
+    """Leads one run after the other; `on_all_done` is called when nobody has anything left to send."""
+
+    def __init__(self, environment: Environment, key: ApiKey, on_all_done: Callable[[], None]) -> None:
+        self._environment = environment
+        self._key = key
+        self._on_all_done = on_all_done
+        self.fleet: Fleet
+        self.course: Course | None = None
+
+    def begin(self) -> None:
+        """Starts a run with the options as they stand now. Raises `BadInput`."""
+        options = self._environment.parsed_options
+        settings = read_settings(chosen(options))
+        api = Api(server_url(self._host()), settings.tls, self._key.headers())
+        others = {item.model for item in settings.workload.classes.values() if item.model}
+        server = discover(api, settings.model, sorted(others))
+        seed = fresh_seed() if settings.seed is None else settings.seed
+        plan = make_plan(
+            settings.workload,
+            seed=seed,
+            model=server.model,
+            counter=calibrate_for(settings.workload, _counter(settings, api, server)),
+            trace=settings.trace,
+            time_scale=settings.time_scale,
+            arrival=settings.arrival,
+            extra_body=settings.extra_body,
+            stream=settings.stream,
+            usage_per_chunk=server.engine.reports_usage_per_chunk,
+            max_model_len=server.longest,
+        )
+        run_id = uuid.uuid4().hex
+        store = RunStore.create(self._directory(settings), self._meta(settings, server, seed, plan))
+        if store.earlier:
+            logger.warning("an earlier run in %s was moved to %s", store.directory, store.earlier)
+        course = Course(run_id, settings, store, start_ns=0)
+        self.course = course
+        self._environment.stop_timeout = settings.drain_s
+        try:
+            crew = self.fleet.enlist(self._assignments(course, server, seed, plan))
+        except BadInput:
+            store.close()
+            self.course = None
+            raise
+        self._say(settings, server, seed, crew, store)
+        course.start_ns = time.time_ns() + (int(_LEAD_S * 1e9) if settings.arrival.open else 0)
+        for name, member in crew.items():
+            course.workers[name] = _identity(member)
+        window = {"start_ns": course.start_ns + int(settings.warmup_s * 1e9), "end_ns": None}
+        store.update_meta(workers=course.workers, clock=_clock_of(crew), window=window, notes=_notes_of(crew))
+        self.fleet.start(run_id, course.start_ns)
+
+    def take(self, report: Report) -> None:
+        """A worker's report, each once."""
+        course = self.course
+        if course is None or report.run_id != course.run_id or course.summary is not None:
+            return
+        course.store.append(report.records)
+        known = course.workers.setdefault(report.worker, {})
+        known.update({k: v for k, v in msgspec.to_builtins(report.health).items() if v is not None})
+        course.bodies[report.worker] = (int(report.bodies_sum, 16), report.bodies_count)
+        if report.done and not course.ending and self.fleet.all_done():
+            self._on_all_done()
+
+    def stop(self) -> None:
+        """Ends sending, drains, gathers the last reports; whoever calls while that goes on waits for its end."""
+        course = self.course
+        if course is None or course.start_ns == 0:
+            return
+        if not course.ending:
+            course.ending = True
+            course.stop_ns = time.time_ns()
+            self.fleet.stop(course.run_id, course.settings.drain_s)
+            course.ended.set()
+        course.ended.wait()
+
+    def finish(self) -> Course | None:
+        """Sums the run up, once; None where there is none, or it was summed up before."""
+        course = self.course
+        if course is None or course.start_ns == 0 or course.summary is not None:
+            return None
+        self.stop()
+        store, stop_ns = course.store, course.stop_ns or time.time_ns()
+        window_start = min(course.start_ns + int(course.settings.warmup_s * 1e9), stop_ns)
+        for name, why in self.fleet.lost.items():
+            course.workers.setdefault(name, {})["lost"] = why
+            where = store.directory / "journals"
+            logger.error("%s %s: its last records may be missing here; its journal has them (%s)", name, why, where)
+        store.update_meta(
+            window={"start_ns": window_start, "end_ns": stop_ns},
+            workers=course.workers,
+            sent=_sent(course.bodies),
+        )
+        summary = store.finish()
+        for name, worker in course.workers.items():
+            if "lost" in worker:
+                summary["valid"] = False
+                summary["quality"]["reasons"].append(
+                    f"{name} {worker['lost']}; take its journal and run: python -m exporters recover {store.directory}"
+                )
+        course.summary = summary
+        course.codes = list(_codes(summary))
+        return course
+
+    def exit_code(self) -> Exit:
+        """The exit code of the last run that was summed up."""
+        return worst(self.course.codes) if self.course is not None else Exit.GOOD
+
+    def _host(self) -> str | None:
+        classes = self._environment.user_classes
+        return self._environment.host or next((item.host for item in classes if item.host), None)
+
+    def _directory(self, settings: Settings) -> Path:
+        if settings.results is not None:
+            return settings.results.absolute()
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        parts = [stamp, settings.workload.name, *([settings.label] if settings.label else [])]
+        return (Path("results") / "-".join(parts)).absolute()
+
+    def _assignments(
+        self, course: Course, server: Server, seed: int, plan: Plan
+    ) -> Callable[[int, int, bool], Assignment]:
+        options = chosen(self._environment.parsed_options)
+        rate = float(getattr(self._environment.parsed_options, "spawn_rate", None) or 1.0)
+        workload, calibration = course.settings.workload.resolved(), plan.calibration.to_dict()
+
+        def make(slot: int, slots: int, guest: bool) -> Assignment:
+            return Assignment(
+                run_id=course.run_id,
+                directory=str(course.store.directory),
+                worker=f"worker-{slot}",
+                slot=slot,
+                slots=slots,
+                guest=guest,
+                url=server.url,
+                model=server.model,
+                seed=seed,
+                options=options,
+                workload=workload,
+                calibration=calibration,
+                usage_per_chunk=server.engine.reports_usage_per_chunk,
+                longest=server.longest,
+                spacing_s=min(slots / rate, _LONGEST_SPACING_S),
+                sent_ns=time.time_ns(),
+            )
+
+        return make
+
+    def _meta(self, settings: Settings, server: Server, seed: int, plan: Plan) -> dict[str, Any]:
+        options = self._environment.parsed_options
+        arrival = settings.arrival
+        argv = redacted(sys.argv)
+        return {
+            "suite_version": tailgate.__version__,
+            "label": settings.label,
+            "argv": argv,
+            "command": shlex.join(argv),
+            "workload": settings.workload.resolved(),
+            "seed": seed,
+            "arrival": {
+                "kind": arrival.kind,
+                "rate": arrival.request_rate,
+                "burstiness": arrival.burstiness,
+                "max_in_flight": settings.max_in_flight,
+                "trace": str(settings.trace) if settings.trace else None,
+                "time_scale": settings.time_scale,
+            },
+            "users": getattr(options, "num_users", None) or 1,
+            "num_requests": settings.num_requests,
+            "warmup_s": settings.warmup_s,
+            "drain_s": settings.drain_s,
+            "slo": settings.slo,
+            "stream": settings.stream,
+            "retries": settings.retries,
+            "extra_body": settings.extra_body,
+            "target": server.url,
+            "model": server.model,
+            "engine": server.engine.to_dict(),
+            "simulated": server.engine.simulated,
+            "prompt_lengths": plan.calibration.note,
+            "bodies_sha256": plan.bodies_sha256(),
+            "launch": _launch_config(),
+        }
+
+    def _say(
+        self, settings: Settings, server: Server, seed: int, crew: dict[str, Introduction], store: RunStore
+    ) -> None:
+        engine = server.engine
+        who = f"{engine.name or 'unknown engine'} {engine.version or ''}".strip()
+        logger.info(
+            "%s: %s, seed %d, model %s on %s at %s%s",
+            settings.workload.name,
+            settings.arrival.text(),
+            seed,
+            server.model,
+            who,
+            server.url,
+            " - SIMULATED" if engine.simulated else "",
+        )
+        for note in _notes_of(crew):
+            logger.info("%s", note)
+        logger.info("run directory: %s", store.directory)
+
+
+def redacted(argv: list[str]) -> list[str]:
+    """The command line without what might be a secret: values of --api-key…, and credentials inside a URL."""
+    kept: list[str] = []
+    hide_next = False
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        secret = name.startswith("--api-k") or name in ("--web-login-password", "--tls-key")
+        if hide_next:
+            kept.append("REDACTED")
+        elif secret and equals:
+            kept.append(f"{name}=REDACTED")
+        else:
+            kept.append(_without_credentials(word))
+        hide_next = secret and not equals and not hide_next
+    return kept
+
+
+def _without_credentials(word: str) -> str:
+    scheme, separator, rest = word.partition("://")
+    authority = rest.split("/", 1)[0]
+    if not separator or "@" not in authority:
+        return word
+    return f"{scheme}://REDACTED@{rest[rest.rindex('@', 0, len(authority)) + 1 :]}"
+
+
+def _counter(settings: Settings, api: Api, server: Server) -> Any:
+    """Who counts tokens: the file that was named, else the server, else nobody (words)."""
+    if settings.tokenizer:
+        from workloads.tokenizer_file import TokenizerFile
+
+        return TokenizerFile(settings.tokenizer)
+    return ServerTokens.of(api, server.model)
+
+
+def _launch_config() -> dict[str, Any] | None:
+    path = os.environ.get(LAUNCH_CONFIG)
+    if not path:
+        return None
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadInput(f"{LAUNCH_CONFIG}: {path} cannot be read ({error})", "point it to a JSON file") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{LAUNCH_CONFIG}: {path} holds no JSON object", "point it to one that does")
+    return found
+
+
+def _identity(member: Introduction) -> dict[str, Any]:
+    return {
+        "host": member.host,
+        "version": member.version,
+        "python": member.python,
+        "clock": member.clock,
+        "clock_offset_s": member.clock_offset_s,
+    }
+
+
+def _clock_of(crew: dict[str, Introduction]) -> str:
+    """The worst of the workers' clocks: a run is as good as that."""
+    order = ("user", "kernel", "wire")
+    return min((member.clock for member in crew.values()), key=order.index)
+
+
+def _notes_of(crew: dict[str, Introduction]) -> list[str]:
+    return list(dict.fromkeys(note for member in crew.values() for note in member.notes))
+
+
+def _sent(bodies: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """What was really sent, in a form that does not depend on the order or on who sent it."""
+    return {
+        "count": sum(count for _, count in bodies.values()),
+        "bodies_sum": f"{sum(total for total, _ in bodies.values()) % 2**256:064x}",
+    }
+
+
+def _codes(summary: dict[str, Any]) -> list[Exit]:
+    codes = []
+    if not summary["valid"]:
+        codes.append(Exit.NOT_VALID)
+    if any(objective["met"] is False for objective in summary["objectives"]):
+        codes.append(Exit.REGRESSION)
+    if summary["requests"]["failed"]:
+        codes.append(Exit.REQUESTS_FAILED)
+    return codes

@@ -1,0 +1,96 @@
+"""What leader and workers say to each other, as plain structures that travel as msgpack."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from exporters.quality import WorkerHealth
+from exporters.record import RequestRecord
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's part in a run: all it needs to make its share of the requests alone.
+
+    `worker` is its name in records. Worker `slot` of `slots` takes requests slot, slot + slots, …; a `guest` came when
+    the shares were dealt out already and sends requests that are nobody's. `spacing_s` lies between the first requests
+    of two of its users, so that connects do not bunch. `sent_ns` is the leader's clock when it sent this.
+    """
+
+    run_id: str
+    directory: str
+    worker: str
+    slot: int
+    slots: int
+    guest: bool
+    url: str
+    model: str
+    seed: int
+    options: dict[str, Any]
+    workload: dict[str, Any]
+    calibration: dict[str, Any]
+    usage_per_chunk: bool
+    longest: int | None
+    spacing_s: float
+    sent_ns: int
+
+
+class Introduction(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's answer: ready, or `fault` says why it cannot take part."""
+
+    run_id: str
+    host: str = ""
+    version: str = ""
+    python: str = ""
+    clock: str = ""
+    notes: tuple[str, ...] = ()
+    clock_offset_s: float = 0.0
+    fault: str | None = None
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """All are ready: offsets count from `start_ns` (epoch ns by the leader's clock)."""
+
+    run_id: str
+    start_ns: int
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """Send nothing more; what is in flight has `drain_s` to end."""
+
+    run_id: str
+    drain_s: float
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has to tell since its last report; `number` counts its reports from 0.
+
+    `records` ended since then; everything else is the state of the whole run so far. `bodies_sum` is the sum modulo
+    2**256, in hex, of the hashes of all `bodies_count` requests sent. `done`: its share is used up and nothing is in
+    flight. `final`: nothing will follow.
+    """
+
+    run_id: str
+    worker: str
+    number: int
+    records: list[RequestRecord]
+    health: WorkerHealth
+    in_flight: int
+    bodies_sum: str
+    bodies_count: int
+    done: bool
+    final: bool
+
+
+Message = Assignment | Introduction | Start | Stop | Report
+M = TypeVar("M", Assignment, Introduction, Start, Stop, Report)
+
+
+def pack(message: Message) -> bytes:
+    return msgspec.msgpack.encode(message)
+
+
+def unpack(data: bytes, kind: type[M]) -> M:
+    """Raises `msgspec.DecodeError` where the other side is of another version."""
+    return msgspec.msgpack.decode(data, type=kind)

@@ -1,0 +1,98 @@
+"""What a worker measures of itself while it measures the server: loop lag, CPU, streams in flight, clock steps."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import gevent
+
+from exporters.quality import WorkerHealth
+from locustfiles.locust_stats import bucket
+
+_PERIOD_S = 0.02
+_STEP_NOTICED_S = 0.0005
+
+
+class SelfWatch:
+    """Samples this process fifty times a second inside the measured window; memory does not grow with time.
+
+    `in_flight` and `asked` are read at each sample: streams that are under way, and how many there should be (None
+    where nobody asked for a number of them).
+    """
+
+    def __init__(self, in_flight: Callable[[], int], asked: Callable[[], int | None]) -> None:
+        self._in_flight = in_flight
+        self._asked = asked
+        self._lags: Counter[float] = Counter()
+        self._samples = 0
+        self._flying = 0
+        self._wanted: int | None = None
+        self._largest_step_s = 0.0
+        self._cpu_s = 0.0
+        self._wall_s = 0.0
+        self._greenlet: gevent.Greenlet | None = None
+
+    def start(self, delay_s: float) -> None:
+        """Begins sampling after `delay_s`, the rest of the warm-up."""
+        self._greenlet = gevent.spawn_later(max(delay_s, 0.0), self._watch)
+
+    def stop(self) -> None:
+        """Ends sampling: what follows is the drain, which is not measured."""
+        if self._greenlet is not None:
+            self._greenlet.kill(block=False)
+            self._greenlet = None
+
+    def health(self) -> WorkerHealth:
+        """The measurements so far; counts of requests are the recorder's to add."""
+        lags = sorted(self._lags.items())
+        return WorkerHealth(
+            loop_lag_p50_s=_quantile(lags, 0.5),
+            loop_lag_p99_s=_quantile(lags, 0.99),
+            cpu_share=self._cpu_s / self._wall_s if self._wall_s > 0.5 else None,
+            wall_clock_step_s=self._largest_step_s if self._samples else None,
+            in_flight_mean=self._flying / self._samples if self._samples else None,
+            in_flight_asked=self._wanted / self._samples if self._samples and self._wanted is not None else None,
+        )
+
+    def _watch(self) -> None:
+        began, cpu_began = time.perf_counter(), time.process_time()
+        offset = _wall_offset_s()
+        while True:
+            due = time.perf_counter() + _PERIOD_S
+            gevent.sleep(_PERIOD_S)
+            self._lags[bucket(max(time.perf_counter() - due, 1e-6))] += 1
+            self._samples += 1
+            self._flying += self._in_flight()
+            asked = self._asked()
+            if asked is not None:
+                self._wanted = (self._wanted or 0) + asked
+            now_offset = _wall_offset_s()
+            step = abs(now_offset - offset)
+            if step > _STEP_NOTICED_S:
+                self._largest_step_s = max(self._largest_step_s, step)
+            offset = now_offset
+            self._cpu_s, self._wall_s = time.process_time() - cpu_began, time.perf_counter() - began
+
+
+def _wall_offset_s() -> float:
+    """Wall clock minus monotonic clock; the least disturbed of three readings."""
+    best, spread = 0.0, float("inf")
+    for _ in range(3):
+        before = time.perf_counter()
+        wall = time.time()
+        after = time.perf_counter()
+        if after - before < spread:
+            best, spread = wall - (before + after) / 2, after - before
+    return best
+
+
+def _quantile(counted: list[tuple[float, int]], level: float) -> float | None:
+    total = sum(count for _, count in counted)
+    passed = 0
+    for value, count in counted:
+        passed += count
+        if passed >= level * total:
+            return value
+    return None

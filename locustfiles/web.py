@@ -1,0 +1,58 @@
+"""Locust's web UI told why a run cannot start: its answer to the Start button waits for the run's own yes or no."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gevent
+from flask import jsonify
+from gevent.event import AsyncResult
+from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner
+from locust.web import WebUI
+
+_PATIENCE_S = 150.0
+_SWARM = "locust.swarm"
+
+
+class Admission:
+    """Whether the run that was last asked for may start; None means yes, text says why not."""
+
+    def __init__(self) -> None:
+        self._answer: AsyncResult = AsyncResult()
+
+    def ask(self) -> None:
+        self._answer = AsyncResult()
+
+    def grant(self) -> None:
+        self._answer.set(None)
+
+    def refuse(self, reason: str) -> None:
+        self._answer.set(reason)
+
+    def wait(self, timeout_s: float) -> str | None:
+        """The reason against it. Raises `gevent.Timeout` where nobody decided."""
+        return self._answer.get(timeout=timeout_s)
+
+
+def announce_starts(web_ui: WebUI, admission: Admission) -> None:
+    """Wraps the Start button's request. Locust itself answers yes before it has tried."""
+    assert web_ui.app is not None, "made by its constructor"
+    start = web_ui.app.view_functions[_SWARM]
+
+    def swarm() -> Any:
+        runner = web_ui.environment.runner
+        assert runner is not None, "there is one before a web UI"
+        running = runner.state in (STATE_RUNNING, STATE_SPAWNING)
+        nobody = isinstance(runner, MasterRunner) and runner.worker_count == 0
+        admission.ask()
+        response = start()
+        answer = response.get_json(silent=True) if hasattr(response, "get_json") else None
+        if running or nobody or not answer or not answer.get("success"):
+            return response
+        try:
+            reason = admission.wait(_PATIENCE_S)
+        except gevent.Timeout:
+            return response
+        return response if reason is None else jsonify(answer | {"success": False, "message": reason})
+
+    web_ui.app.view_functions[_SWARM] = swarm
