@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from locustfiles.client.errors import ABORTED, API_ERROR, MALFORMED, Failure, groupable
+from locustfiles.client.error_bodies import error_message
+from locustfiles.client.errors import ABORTED, API_ERROR, EMPTY, MALFORMED, Failure, groupable
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -36,7 +37,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class Choice(msgspec.Struct, gc=False):
-    index: int = 0
+    index: int | None = 0
     delta: Delta | None = None
     message: Delta | None = None
     text: Any = None
@@ -103,11 +104,11 @@ class Tally:
     """What the events of one answer add up to. `take` reads one event's data; the rest are its findings.
 
     `token_ends` holds the offset given with each token event; `token_counts` the completion tokens reported up to each,
-    or None once an event came without them.
+    or None once an event came without them; `answered_end` the offset of the event that said that all is said.
     """
 
     __slots__ = (
-        "answered",
+        "answered_end",
         "cached_tokens",
         "failure",
         "finish_reason",
@@ -129,9 +130,9 @@ class Tally:
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.finish_reason: str | None = None
-        self.seen: set[int] = set()
-        self.finished: set[int] = set()
-        self.answered = False
+        self.seen: set[int | None] = set()
+        self.finished: set[int | None] = set()
+        self.answered_end: int | None = None
         self.failure: Failure | None = None
         self.notes: set[str] = set()
         self.texts: dict[int, list[str]] | None = {} if keep_text else None
@@ -143,7 +144,7 @@ class Tally:
             self.failure = Failure(kind, message)
 
     def _take_chunk(self, data: bytes, end: int) -> None:
-        chunk = self._decoded(_decode_chunk, data)
+        chunk: Chunk | None = self._decoded(_decode_chunk, data)
         if chunk is None:
             return
         usage = chunk.usage
@@ -157,7 +158,7 @@ class Tally:
             index = choice.index
             if index not in self.seen:
                 self.seen.add(index)
-            if choice.finish_reason is not None:
+            if choice.finish_reason:
                 self._take_finish(choice.finish_reason, index)
             if self.texts is not None:
                 self._keep_text(index, choice.text, delta.content if delta else None, delta.refusal if delta else None)
@@ -183,6 +184,7 @@ class Tally:
                 self._keep_text(0, event.delta)
         elif kind in _RESPONSES_END:
             self._take_response(event.response or Response(), kind.removeprefix("response."))
+            self.answered_end = end
         elif kind == "error" or event.error:
             self.fail(API_ERROR, error_message(event.error or event.message or event.code))
 
@@ -201,23 +203,24 @@ class Tally:
             return
         if reply.usage is not None:
             self._take_usage(reply.usage)
+        visible = False
         for choice in reply.choices or ():
-            self.seen.add(choice.index)
-            if choice.finish_reason is not None:
+            visible = visible or bool(choice.text or (choice.message and choice.message.visible()))
+            if choice.finish_reason:
                 self._take_finish(choice.finish_reason, choice.index)
             if self.texts is not None:
                 message = choice.message or Delta()
                 self._keep_text(choice.index, choice.text, message.content, message.refusal)
         if reply.error or reply.object == "error":
             self.fail(API_ERROR, error_message(reply.error or reply.message))
-        elif not reply.choices:
+        elif reply.choices is None:
             self.fail(MALFORMED, "JSON without choices")
-        self.answered = True
+        elif not visible and self.finish_reason is None:
+            self.fail(EMPTY, "choices without an answer")
 
     def _take_response(self, response: Response, status: str) -> None:
         if response.usage is not None:
             self._take_usage(response.usage)
-        self.answered = True
         if response.error or status == "failed":
             self.fail(API_ERROR, error_message(response.error))
         elif status == "cancelled":
@@ -230,7 +233,7 @@ class Tally:
         else:
             self.fail(MALFORMED, groupable(f"response ended with status {status}"))
 
-    def _take_finish(self, reason: str, index: int) -> None:
+    def _take_finish(self, reason: str, index: int | None) -> None:
         self.finish_reason = reason
         self.finished.add(index)
         if reason == "abort":
@@ -253,7 +256,7 @@ class Tally:
     def _count(self, counts: list[int], usage: Usage | None) -> None:
         # With n > 1 each chunk's usage is about its own choice, and a count that falls is no running count.
         count = self.output_tokens
-        if usage is None or usage.completion_tokens is None or count is None or self.seen != {0}:
+        if usage is None or usage.completion_tokens is None or count is None or len(self.seen) > 1:
             self.token_counts = None
         elif not counts or count >= counts[-1]:
             counts.append(count)
@@ -273,20 +276,6 @@ class Tally:
             self.fail(MALFORMED, problem)
         return None
 
-    def _keep_text(self, index: int, *parts: Any) -> None:
+    def _keep_text(self, index: int | None, *parts: Any) -> None:
         assert self.texts is not None
-        self.texts.setdefault(index, []).extend(part for part in parts if isinstance(part, str) and part)
-
-
-def error_message(error: Any) -> str:
-    """The groupable message of an error in any of the shapes servers use: object, string, number, nested."""
-    if isinstance(error, dict):
-        name = error.get("type") or error.get("code")
-        inner = error.get("message") or error.get("detail") or error.get("error")
-        text = error_message(inner) if inner else ""
-        if isinstance(name, str) and name:
-            return groupable(f"{name}: {text}") if text else groupable(name)
-        return text or "error object without a message"
-    if isinstance(error, list):
-        return error_message(error[0]) if error else "error without a message"
-    return groupable(str(error)) if error not in (None, True, "") else "error without a message"
+        self.texts.setdefault(index or 0, []).extend(part for part in parts if isinstance(part, str) and part)

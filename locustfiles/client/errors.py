@@ -87,7 +87,7 @@ _VARYING: tuple[tuple[re.Pattern[str], str], ...] = (
     # Echoed input ("'input': [...]", "prompt: ..."): all that follows may be the prompt.
     (re.compile(r"""(['"]?\b(?:input|prompt|text|content|messages?_?body)\b['"]?\s*[:=]).*""", re.I | re.S), r"\1 …"),
     # Quoted runs with blanks in them, or long ones, are text rather than names.
-    (re.compile(r"""(?<!\w)(["'`])(?=(?:(?!\1).)*?\s|(?:(?!\1).){49})(?:(?!\1(?!\w)).)+(?:\1(?!\w)|$)"""), r"\1…\1"),
+    (re.compile(r"""(?<![\w…])(["'`])(?=(?:(?!\1).)*?\s|(?:(?!\1).){49})(?:(?!\1(?!\w)).)+(?:\1(?!\w)|$)"""), r"\1…\1"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I), "ID"),
     (re.compile(r"\b(?:chatcmpl|cmpl|resp|req|request|call|msg|run|trace)[-_][\w-]*\d[\w-]*", re.I), "ID"),
     (re.compile(r"\[[0-9a-f:.]*:[0-9a-f:.]*\](?::\d+)?", re.I), "ADDRESS"),
@@ -96,8 +96,8 @@ _VARYING: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? \d\d? \w{3} \d{4} [\d:]{8}(?: GMT)?"), "TIME"),
     (re.compile(r"\b0x[0-9a-f]+\b", re.I), "N"),
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", re.I), "ID"),
-    (re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?", re.I), "N"),
-    (re.compile(r"(?<=:)\d+\b"), "N"),
+    (re.compile(r"(?<![\w.-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?", re.I), "N"),
+    (re.compile(r"\d{5,}|(?<=:)\d+\b"), "N"),
 )
 
 

@@ -76,14 +76,14 @@ class Framing:
         if self.complete:
             self.surplus += raw
             return spans
-        base, position, stop = self.end, 0, len(raw)
+        position, stop = 0, len(raw)
         while position < stop and not self.complete and self.fault is None:
             if self._expects == "size" and not self._line:
                 position = self._read_whole_chunks(raw, position, spans)
                 if position == stop:
                     break
             position = self._read_part(raw, position, spans)
-        self.end = base + position
+        self.end += position
         if self.complete:
             self.surplus = raw[position:]
         return spans
@@ -96,21 +96,16 @@ class Framing:
 
     def _read_whole_chunks(self, raw: bytes, position: int, spans: list[Span]) -> int:
         """The quick way through chunks that lie whole in `raw`; stops before anything else, faults included."""
-        stop = len(raw)
-        while True:
-            line_end = raw.find(b"\r\n", position)
-            if line_end < 0:
-                return position
-            size = _sizes.get(raw[position:line_end])
-            if size is None:
-                size = _read_size(raw[position:line_end])
-                if size is None:
-                    return position
-            data_end = line_end + 2 + size
-            if size == 0 or data_end + 2 > stop or not raw.startswith(b"\r\n", data_end):
-                return position
-            spans.append((line_end + 2, data_end))
+        while (line_end := raw.find(b"\r\n", position)) >= 0:
+            line = raw[position:line_end]
+            size = _sizes.get(line) or _read_size(line)
+            data = line_end + 2
+            data_end = data + (size or 0)
+            if not size or raw[data_end : data_end + 2] != b"\r\n":
+                break
+            spans.append((data, data_end))
             position = data_end + 2
+        return position
 
     def _read_part(self, raw: bytes, position: int, spans: list[Span]) -> int:
         """Reads as much of the part now expected as `raw` holds; returns the position past it."""

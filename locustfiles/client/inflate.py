@@ -14,30 +14,28 @@ CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate"
 """The codings that can be read, with zlib's window argument for each."""
 
 
-class BadCoding(ValueError):
-    """The bytes are not what their content coding says."""
-
-
 class Inflater:
-    """Undoes one content coding of `CODINGS`."""
+    """Undoes one content coding of `CODINGS`; `whole` once it has ended, `broken` once the bytes are not in it."""
 
-    __slots__ = ("_decompressor", "whole")
+    __slots__ = ("_decompressor", "broken", "whole")
 
     def __init__(self, coding: str) -> None:
         self._decompressor = zlib.decompressobj(CODINGS[coding])
         self.whole = False
+        self.broken = False
 
     def feed(self, buffer: bytes, spans: list[Span]) -> list[tuple[int, bytes]]:
-        """(end, plain bytes): what each byte of the spans released. Raises `BadCoding`."""
+        """(end, plain bytes): what each byte of the spans released."""
         released: list[tuple[int, bytes]] = []
         for start, stop in spans:
             for position in range(start, stop):
-                if self.whole:
+                if self.whole or self.broken:
                     return released
                 try:
                     plain = self._decompressor.decompress(buffer[position : position + 1])
                 except zlib.error:
-                    raise BadCoding from None
+                    self.broken = True
+                    break
                 if plain:
                     released.append((position + 1, plain))
                 self.whole = self._decompressor.eof

@@ -7,17 +7,16 @@ The judgement never flatters: an answer counts only if the bytes say that it is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
 
-import msgspec
-
-from locustfiles.client.deltas import Tally, error_message
+from locustfiles.client.deltas import Tally
+from locustfiles.client.error_bodies import error_in, message_in
 from locustfiles.client.errors import API_ERROR, EMPTY, MALFORMED, TRUNCATED, Failure, groupable, http_kind
 from locustfiles.client.http_framing import Framing, Span
-from locustfiles.client.inflate import CODINGS, BadCoding, Inflater
-from locustfiles.client.sse import Event, EventSplitter, EventTooLarge
+from locustfiles.client.inflate import CODINGS, Inflater
+from locustfiles.client.sse import Event, EventSplitter
 
 LARGEST_DOCUMENT = 64 * 2**20
 """Bytes kept of a plain (not streamed) body; a longer one is malformed."""
@@ -89,13 +88,14 @@ class ResponseReading:
     """Reads one response. Feed it all that the connection yields until `complete`, or `eof` when it closes."""
 
     __slots__ = (
-        "_answered_end",
         "_asked",
-        "_body",
-        "_body_size",
+        "_document",
+        "_document_judged",
+        "_document_size",
         "_eof",
         "_framing",
         "_inflater",
+        "_read_body",
         "_splitter",
         "_tally",
     )
@@ -104,11 +104,12 @@ class ResponseReading:
         self._asked = asked
         self._framing = Framing()
         self._tally = Tally(responses_api=asked.endpoint.endswith("/responses"), keep_text=asked.keep_text)
+        self._read_body: Callable[[bytes, list[Span], int], None] | None = None  # decided by the head
         self._splitter: EventSplitter | None = None
         self._inflater: Inflater | None = None
-        self._body: list[bytes] = []
-        self._body_size = 0
-        self._answered_end = 0
+        self._document: list[bytes] = []
+        self._document_size = 0
+        self._document_judged = False
         self._eof = False
 
     @property
@@ -129,7 +130,7 @@ class ResponseReading:
     @property
     def answered(self) -> bool:
         """Whether the answer is whole ([DONE], or the Responses API's last event), be the framing ended or not."""
-        return self._tally.answered
+        return self._tally.answered_end is not None
 
     @property
     def token_ends(self) -> list[int]:
@@ -145,23 +146,11 @@ class ResponseReading:
         """The response's next bytes, in order, split anywhere."""
         framing = self._framing
         base = framing.end
-        headless = not framing.head_end
         spans = framing.feed(raw)
-        if headless and framing.head_end:
-            self._begin_body()
-        if not spans:
-            return
-        self._body_size += sum([stop - start for start, stop in spans])
-        try:
-            if self._inflater is not None:
-                for end, plain in self._inflater.feed(raw, spans):
-                    self._take_body(plain, [(0, len(plain))], base + end)
-            else:
-                self._take_body(raw, spans, base)
-        except EventTooLarge:
-            self._give_up("an event too large to be one")
-        except BadCoding:
-            self._give_up("body is not in its content coding")
+        if self._read_body is None and framing.head_end:
+            self._read_body = self._begin_body()
+        if spans and self._read_body is not None:
+            self._read_body(raw, spans, base)
 
     def eof(self) -> None:
         """The server has closed the connection."""
@@ -185,7 +174,7 @@ class ResponseReading:
         notes = set(tally.notes)
         if framing.surplus:
             notes.add("bytes after the response")
-        if failure is None and streamed and not tally.answered:
+        if failure is None and streamed and tally.answered_end is None:
             notes.add("no [DONE]")
         if failure is None and not framing.complete:
             notes.add("connection ended after the answer, before the response")
@@ -202,23 +191,11 @@ class ResponseReading:
             error_message=failure.message if failure else None,
             retry_after_s=_retry_after_s(framing.headers),
             head_end=framing.head_end,
-            end=self._answered_end if self._answered_end and not framing.complete else framing.end,
-            short_output=source == "usage" and (tokens or 0) < self._asked.demanded_tokens,
+            end=framing.end if framing.complete else tally.answered_end or framing.end,
+            short_output=failure is None and source == "usage" and (tokens or 0) < self._asked.demanded_tokens,
             notes=tuple(sorted(notes)),
             text=self._text(),
         )
-
-    def _begin_body(self) -> None:
-        framing = self._framing
-        coding = framing.headers.get("content-encoding", "identity").strip().lower()
-        if coding in CODINGS:
-            self._inflater = Inflater(coding)
-            self._tally.notes.add(f"compressed unasked ({coding})")
-        elif coding not in ("identity", ""):
-            self._give_up("content coding that was not asked for")
-            return
-        if self._succeeded and self._asked.stream and _media_type(framing.headers) not in ("json", "html"):
-            self._splitter = EventSplitter()
 
     @property
     def _succeeded(self) -> bool:
@@ -226,44 +203,74 @@ class ResponseReading:
         return status is not None and 200 <= status < 300
 
     def _give_up(self, message: str) -> None:
-        self._tally.fail(MALFORMED, message)
+        """Nothing that follows can be read."""
         self._framing.fault = message
 
-    def _take_body(self, buffer: bytes, spans: list[Span], base: int) -> None:
-        """Body bytes of which buffer[i] stands at raw offset base + i (or, once inflated, all just before `base`)."""
-        splitter = self._splitter
-        if splitter is None:
-            limit = LARGEST_DOCUMENT if self._succeeded else _KEPT_OF_ERROR_PAGE
-            for start, stop in spans:
-                if self._body_size <= limit:
-                    self._body.append(buffer[start:stop])
-                elif self._succeeded:
-                    self._give_up("a document too large to be an answer")
-            return
+    def _begin_body(self) -> Callable[[bytes, list[Span], int], None] | None:
+        headers = self._framing.headers
+        coding = headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("identity", "", *CODINGS):
+            self._give_up("content coding that was not asked for")
+            return None
+        if self._succeeded and self._asked.stream and _media_type(headers) not in ("json", "html"):
+            self._splitter = EventSplitter()
+        if coding in CODINGS:
+            self._inflater = Inflater(coding)
+            self._tally.notes.add(f"compressed unasked ({coding})")
+            return self._read_compressed
+        return self._read_events if self._splitter is not None else self._read_document
+
+    # Body bytes come as spans of `raw`, whose first byte stands at offset `base` of the response.
+
+    def _read_events(self, raw: bytes, spans: list[Span], base: int) -> None:
+        assert self._splitter is not None
+        self._take_events(self._splitter.feed(raw, spans), base)
+
+    def _read_document(self, raw: bytes, spans: list[Span], base: int) -> None:
+        for start, stop in spans:
+            self._keep(raw[start:stop])
+
+    def _read_compressed(self, raw: bytes, spans: list[Span], base: int) -> None:
+        assert self._inflater is not None
+        for end, plain in self._inflater.feed(raw, spans):
+            if self._splitter is None:
+                self._keep(plain)
+            else:
+                events = self._splitter.feed(plain, [(0, len(plain))])
+                self._take_events([(end, name, data) for _, name, data in events], base)
+        if self._inflater.broken:
+            self._give_up("body is not in its content coding")
+
+    def _keep(self, piece: bytes) -> None:
+        self._document_size += len(piece)
+        if self._document_size <= (LARGEST_DOCUMENT if self._succeeded else _KEPT_OF_ERROR_PAGE):
+            self._document.append(piece)
+        elif self._succeeded:
+            self._give_up("a document too large to be an answer")
+
+    def _take_events(self, events: list[Event], base: int) -> None:
         tally = self._tally
         take = tally.take
-        inflated = self._inflater is not None
-        for event in splitter.feed(buffer, spans):
+        for event in events:
             end, name, data = event
-            end = base if inflated else base + end
-            if name or tally.answered or not data.startswith(b"{"):
-                self._take_unusual(event, end)
+            if name or tally.answered_end is not None or data[:1] != b"{":
+                self._take_unusual(event, base + end)
             else:
-                take(data, end)
-            if tally.answered and not self._answered_end:
-                self._answered_end = end
+                take(data, base + end)
+        if self._splitter is not None and self._splitter.overgrown:
+            self._give_up("an event too large to be one")
 
     def _take_unusual(self, event: Event, end: int) -> None:
         """An event that is not simply an unnamed JSON object before the answer's end."""
         _, name, data = event
         tally = self._tally
         data = data.strip(b" \t\n")
-        if tally.answered:
+        if tally.answered_end is not None:
             tally.notes.add("data after the end of the answer")
         elif data == b"[DONE]":
-            tally.answered = True
+            tally.answered_end = end
         elif name == b"error":
-            tally.fail(API_ERROR, _message_in(data) or "event: error")
+            tally.fail(API_ERROR, message_in(data) or "event: error")
         elif not data or (name in _KEEP_ALIVE_EVENTS and not data.startswith(b"{")):
             tally.notes.add("events without content")
         else:
@@ -276,7 +283,7 @@ class ResponseReading:
             return Failure(http_kind(status), self._http_message())
         if tally.failure is not None:
             return tally.failure
-        if tally.answered and self._splitter is not None:
+        if self._splitter is not None and self.answered:
             return self._judge_answer()
         if framing.fault is not None:
             return Failure(MALFORMED, framing.fault)
@@ -287,8 +294,6 @@ class ResponseReading:
                 return Failure(EMPTY, "connection closed before a reply")
             where = "the answer" if framing.head_end else "the response's head"
             return Failure(TRUNCATED, f"connection closed within {where}")
-        if not self._body_size:
-            return Failure(EMPTY, "no body")
         if self._inflater is not None and not self._inflater.whole:
             return Failure(TRUNCATED, "compressed body ends early")
         return self._judge_document() if self._splitter is None else self._judge_answer()
@@ -296,23 +301,25 @@ class ResponseReading:
     def _judge_answer(self) -> Failure | None:
         tally, splitter = self._tally, self._splitter
         assert splitter is not None
-        if tally.answered:
+        if self.answered:
             if not tally.token_ends and tally.finish_reason is None:
                 return Failure(EMPTY, "stream ended without an answer")
             return None
         if tally.seen and tally.seen == tally.finished and not splitter.unfinished:
             return None
-        if not splitter.dispatched and splitter.strange_lines:
+        if splitter.foreign:
             return Failure(MALFORMED, "no event stream")
         if tally.seen or tally.token_ends or splitter.unfinished:
             return Failure(TRUNCATED, "stream ended without finish_reason or [DONE]")
         return Failure(EMPTY, "stream without an answer")
 
     def _judge_document(self) -> Failure | None:
-        body = b"".join(self._body)
+        body = b"".join(self._document)
+        if not body.strip():
+            return Failure(EMPTY, "no body")
         media = _media_type(self._framing.headers)
         if self._asked.stream:
-            message = _error_in(body)
+            message = error_in(body)
             if message is not None:
                 return Failure(API_ERROR, message)
             return Failure(MALFORMED, f"{'HTML' if media == 'html' else 'JSON'} where an event stream was asked for")
@@ -320,7 +327,8 @@ class ResponseReading:
             return Failure(MALFORMED, "HTML where JSON was asked for")
         if media == "event-stream":
             return Failure(MALFORMED, "an event stream where JSON was asked for")
-        if not self._tally.answered:
+        if not self._document_judged:
+            self._document_judged = True
             self._tally.take_document(body, responses_api=self._asked.endpoint.endswith("/responses"))
         return self._tally.failure
 
@@ -328,7 +336,7 @@ class ResponseReading:
         framing = self._framing
         if 300 <= (framing.status or 0) < 400:
             return groupable(f"redirect not followed (to {framing.headers.get('location', 'nowhere')})")
-        text = _message_in(b"".join(self._body)) if self._inflater is None or self._inflater.whole else ""
+        text = message_in(b"".join(self._document)) if self._inflater is None or self._inflater.whole else ""
         return text or groupable(framing.reason) or "no message"
 
     def _text(self) -> str | None:
@@ -342,40 +350,6 @@ def _media_type(headers: dict[str, str]) -> str:
     """json, html, event-stream, or whatever else the content type's last word is; empty where there is none."""
     essence = headers.get("content-type", "").partition(";")[0].strip().lower()
     return essence.rpartition("/")[2].rpartition("+")[2]
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _error_in(body: bytes) -> str | None:
-    """The message of the error object that `body` is, None where it is none."""
-    found = _json(body)
-    if not isinstance(found, dict):
-        return None
-    if found.get("error"):
-        return error_message(found["error"])
-    if found.get("object") == "error":
-        return error_message(found)
-    return None
-
-
-def _message_in(body: bytes) -> str:
-    """The groupable message of an error page or object in any usual shape; empty where it has none."""
-    if not body.strip():
-        return ""
-    found = _json(body)
-    if isinstance(found, dict):
-        inner = found.get("error") or found.get("detail") or found.get("message")
-        return error_message(inner) if inner else "error object without a message"
-    if isinstance(found, str):
-        return groupable(found)
-    if b"<html" in body[:1024].lower() or body.lstrip()[:1] == b"<":
-        return "HTML page"
-    return groupable(body[:2048].decode("utf-8", "replace"))
 
 
 def _retry_after_s(headers: dict[str, str]) -> float | None:

@@ -17,14 +17,11 @@ Event = tuple[int, bytes, bytes]
 """(end, event type or empty, data): the end is the offset just past the byte that completed the event."""
 
 LARGEST_EVENT = 64 * 2**20
-"""Bytes an unfinished event may hold before the stream is given up: memory is bounded whatever a server sends."""
+"""About how many bytes an unfinished event may hold: memory is bounded whatever a server sends."""
 
-_BREAK = re.compile(rb"[\r\n]")
+_BREAK = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
-
-
-class EventTooLarge(ValueError):
-    """An event has grown past `LARGEST_EVENT` without an end."""
+_FIELDS = (b"data", b"event", b"id", b"retry", b"")
 
 
 class EventSplitter:
@@ -35,11 +32,11 @@ class EventSplitter:
         "_at_start",
         "_between",
         "_data",
+        "_dispatched",
         "_held",
         "_partial",
+        "_strange",
         "_type",
-        "dispatched",
-        "strange_lines",
     )
 
     def __init__(self) -> None:
@@ -51,56 +48,56 @@ class EventSplitter:
         self._at_start = True
         # No event has begun, and no LF of a CRLF is due: the next byte starts a line of a new event.
         self._between = True
-        self.dispatched = 0
-        self.strange_lines = 0
+        self._dispatched = False
+        self._strange = False
 
     @property
     def unfinished(self) -> bool:
         """Whether an event has begun that no blank line has ended."""
         return bool(self._partial or self._data or self._type)
 
-    def feed(self, buffer: bytes, spans: list[tuple[int, int]]) -> list[Event]:
-        """Reads buffer[start:stop] of each span, in order; the events' ends are offsets in `buffer`.
+    @property
+    def foreign(self) -> bool:
+        """Whether the bytes so far are no event stream at all: no event, and lines that no event has."""
+        begun = b"".join(self._partial).removeprefix(_BOM).partition(b":")[0]
+        return not self._dispatched and (self._strange or not any(field.startswith(begun) for field in _FIELDS))
 
-        Raises `EventTooLarge`.
-        """
+    @property
+    def overgrown(self) -> bool:
+        """Whether an unfinished event holds more than `LARGEST_EVENT`: nothing that long is an answer."""
+        return self._held > LARGEST_EVENT
+
+    def feed(self, buffer: bytes, spans: list[tuple[int, int]]) -> list[Event]:
+        """Reads buffer[start:stop] of each span, in order; the events' ends are offsets in `buffer`."""
         events: list[Event] = []
+        between = self._between
         for start, stop in spans:
-            while start < stop:
-                # A whole event of one `data: ` line, as nearly all are, needs no reading line by line.
-                if self._between and buffer.startswith(b"data: ", start, stop):
-                    end = buffer.find(b"\n\n", start, stop)
-                    data = buffer[start + 6 : end]
-                    if end > 0 and b"\r" not in data and b"\n" not in data:
-                        start = end + 2
-                        events.append((start, b"", data))
-                        self._at_start = False
-                        continue
-                start = self._read_lines(buffer, start, stop, events)
-        self.dispatched += len(events)
+            # A piece that is one whole event of one `data: ` line, as nearly all are, needs no reading line by line.
+            piece = buffer[start:stop]
+            if between and piece[:6] == b"data: " and piece[-2:] == b"\n\n" and b"\r" not in piece:
+                data = piece[6:-2]
+                if b"\n" not in data:
+                    events.append((stop, b"", data))
+                    continue
+            if events:
+                self._at_start = False
+            self._read_lines(buffer, start, stop, events)
+            between = self._between
+        if events:
+            self._at_start = False
+            self._dispatched = True
         return events
 
-    def _read_lines(self, buffer: bytes, start: int, stop: int, events: list[Event]) -> int:
-        """Reads lines up to and with the next blank one; returns the position past them."""
-        if self._after_cr:
+    def _read_lines(self, buffer: bytes, start: int, stop: int, events: list[Event]) -> None:
+        """Reads line by line, whatever stands there."""
+        if self._after_cr and start < stop:
             self._after_cr = False
             if buffer[start] == 0x0A:
                 start += 1
-        line = b"-"
-        while line and start < stop:
-            found = _BREAK.search(buffer, start, stop)
-            if found is None:
-                self._partial.append(buffer[start:stop])
-                self._hold(stop - start)
-                start = stop
-                break
+        for found in _BREAK.finditer(buffer, start, stop):
             line = buffer[start : found.start()]
-            start = end = found.end()
-            if buffer[end - 1] == 0x0D:
-                if end == stop:
-                    self._after_cr = True
-                elif buffer[end] == 0x0A:
-                    start += 1
+            start = found.end()
+            self._after_cr = start == stop and buffer[start - 1] == 0x0D
             if self._partial:
                 line = b"".join((*self._partial, line))
                 self._partial.clear()
@@ -109,26 +106,23 @@ class EventSplitter:
                 self._at_start = False
             if line:
                 self._field(line)
-            else:
-                if self._data:
-                    events.append((end, self._type, b"\n".join(self._data)))
-                    self._data.clear()
-                self._type = b""
-                self._held = 0
+                continue
+            if self._data:
+                events.append((found.start() + 1, self._type, b"\n".join(self._data)))
+                self._data.clear()
+            self._type = b""
+            self._held = 0
+        if start < stop:
+            self._partial.append(buffer[start:stop])
+            self._held += stop - start
         self._between = not (self._after_cr or self.unfinished)
-        return start
 
     def _field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
-            self._hold(len(value))
+            self._held += len(line)
         elif name == b"event":
             self._type = value.removeprefix(b" ")
-        elif name not in (b"", b"id", b"retry"):
-            self.strange_lines += 1
-
-    def _hold(self, size: int) -> None:
-        self._held += size
-        if self._held > LARGEST_EVENT:
-            raise EventTooLarge
+        elif name not in _FIELDS:
+            self._strange = True
