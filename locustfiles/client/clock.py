@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from locustfiles.client.hub import readiness
+from locustfiles.client.spread import Spread
 
 if TYPE_CHECKING:
     from locustfiles.client.connection import Connection
@@ -28,6 +30,30 @@ _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the socket module has no name for 
 CLOCKS = ("auto", "wire", "kernel", "user")
 
 
+@dataclass(frozen=True, slots=True)
+class ClockHealth:
+    """What a clock knows of its own truth and of the network, counted over its whole life.
+
+    `late_events` of all token `events` had to be given a time later than their arrival. `difference_…` is between two
+    clocks over `compared` reads (wire: the kernel's stamp against the ring's; kernel: the time of reading against the
+    stamp, that is how late this program reads), in seconds, None where nothing was compared. `ring_drops` are packets
+    that found the ring full, `unstamped_reads` reads that came without the kernel's stamp. Zero windows, either side's,
+    mean that one could not take what the other had to send.
+    """
+
+    clock: str
+    events: int
+    late_events: int
+    unstamped_reads: int = 0
+    ring_drops: int = 0
+    retransmissions: int = 0
+    overtaking_segments: int = 0
+    zero_windows: int = 0
+    compared: int = 0
+    difference_p50_s: float | None = None
+    difference_p99_s: float | None = None
+
+
 class Clock(ABC):
     """What `Connection` and `StreamingClient` ask of a clock, in the order in which they ask it."""
 
@@ -35,6 +61,7 @@ class Clock(ABC):
 
     def __init__(self) -> None:
         self.unstamped = 0
+        self.lateness = Spread()
 
     @abstractmethod
     def prepare(self, sock: Any) -> None:
@@ -58,12 +85,16 @@ class Clock(ABC):
 
     @abstractmethod
     def arrivals(self, connection: Connection, offsets: Nanoseconds) -> tuple[Nanoseconds, int]:
-        """When the byte completing each of these counts of raw bytes (ascending) arrived; how many are later than that
-        because a read held several of them or the time was lost."""
+        """When the byte completing each of these counts of raw bytes arrived, and how many are given later than that,
+        because a read held several or the time was lost. `offsets` ascend; the last is the response's end, and is no
+        event: it is not in that number."""
 
     @abstractmethod
     def closing(self, connection: Connection) -> None:
         """The socket is about to be closed. Called once, also for connections that were never established."""
+
+    @abstractmethod
+    def health(self) -> ClockHealth: ...
 
     @abstractmethod
     def close(self) -> None:
@@ -78,10 +109,11 @@ class ReadClock(Clock):
         self.name = name
         self._readiness = readiness(loop)
         self._stamped = name == "kernel"
+        self._events = self._late = 0
 
     def prepare(self, sock: Any) -> None:
         if self._stamped:
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            stamp_receives(sock)
 
     def connecting(self, connection: Connection) -> None:
         pass
@@ -99,8 +131,21 @@ class ReadClock(Clock):
         ends, times = read_times(connection)
         read = np.searchsorted(ends, offsets)
         # All but the last event of a read came earlier than its stamp, by an unknown time.
-        shared = int(np.count_nonzero(read[1:] == read[:-1]))
+        shared = int(np.count_nonzero(read[1:-1] == read[:-2]))
+        self._events += len(offsets) - 1
+        self._late += shared
         return times[read], shared
+
+    def health(self) -> ClockHealth:
+        return ClockHealth(
+            clock=self.name,
+            events=self._events,
+            late_events=self._late,
+            unstamped_reads=self.unstamped if self._stamped else 0,
+            compared=self.lateness.count,
+            difference_p50_s=self.lateness.quantile_s(0.5),
+            difference_p99_s=self.lateness.quantile_s(0.99),
+        )
 
     def closing(self, connection: Connection) -> None:
         self._readiness.remove(connection.fd)
@@ -116,11 +161,16 @@ def read_times(connection: Connection) -> tuple[Nanoseconds, Nanoseconds]:
     return reads[:, 0], np.minimum.accumulate(reads[::-1, 1])[::-1]
 
 
+def stamp_receives(sock: Any) -> None:
+    """Has the kernel stamp what `sock` receives. Raises `OSError` where it cannot (Linux can)."""
+    sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+
 def has_receive_stamps() -> bool:
-    """Whether this system stamps TCP data on arrival (Linux does)."""
+    """Whether this system stamps TCP data on arrival."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
-            probe.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            stamp_receives(probe)
         except OSError:
             return False
         return hasattr(probe, "recvmsg_into")

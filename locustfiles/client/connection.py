@@ -18,6 +18,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gevent
+import numpy as np
 from gevent.hub import Waiter
 
 from locustfiles.client.errors import TIMEOUT_CONNECT, Failure, from_exception
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 LARGEST_READ = 256 * 1024
 _STAMP = struct.Struct("qq")  # struct timespec, as SCM_TIMESTAMPNS carries it
 _ROOM_FOR_STAMP = _socket.CMSG_SPACE(_STAMP.size) if hasattr(_socket, "CMSG_SPACE") else 0
+_SAMPLED = 31  # one read in 32, chosen by the last bits of its time, is compared with the time of reading
 # One buffer for all reads: the hub reads one socket at a time, and what was read is copied out at its own size.
 _buffer = bytearray(LARGEST_READ)
 _view = memoryview(_buffer)
@@ -55,7 +57,8 @@ class CannotConnect(Exception):
 
 class Connection:
     """A connected socket. `taken` counts the raw bytes read so far; `reads` holds, flat, (`taken`, time in ns) for each
-    read of the current response, the time being the kernel's receive time where the clock asked for it."""
+    read of the current response, the time being the kernel's receive time where the clock asked for it. `trace` is what
+    the clock keeps of it."""
 
     __slots__ = (
         "_recvmsg_into",
@@ -66,9 +69,9 @@ class Connection:
         "open",
         "reads",
         "receiver",
-        "slot",
         "sock",
         "taken",
+        "trace",
     )
 
     def __init__(self, sock: Any, clock: Clock, codec: Codec) -> None:
@@ -80,7 +83,7 @@ class Connection:
         self.reads = array("q")
         self.taken = 0
         self.open = True
-        self.slot = -1
+        self.trace: Any = None
         self._writing = False
         self._recvmsg_into = sock.recvmsg_into
 
@@ -107,6 +110,8 @@ class Connection:
         if ancillary:
             seconds, nanoseconds = _STAMP.unpack_from(ancillary[0][2])
             stamp = seconds * 1_000_000_000 + nanoseconds
+            if not stamp & _SAMPLED:
+                self.clock.lateness.add(np.array([time.time_ns() - stamp]))
         else:
             stamp = time.time_ns()
             self.clock.unstamped += 1

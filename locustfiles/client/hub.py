@@ -22,21 +22,26 @@ class BatchedReadiness:
 
     One epoll of our own nested in gevent's costs a system call a batch; a watcher a socket costs a trip through the
     event loop each. Sockets stay registered between requests, so that a closed idle connection is noticed too.
+    Without a loop nothing happens but when `poll` is called.
     """
 
-    def __init__(self, loop: Any) -> None:
+    def __init__(self, loop: Any | None) -> None:
         self._epoll = gevent.monkey.get_original("select", "epoll")()
         self._calls: dict[int, Callable[[], object]] = {}
-        self._watcher = loop.io(self._epoll.fileno(), READ, ref=False)
-        self._watcher.start(self.poll)
+        self._watcher = loop.io(self._epoll.fileno(), READ, ref=False) if loop else None
+        if self._watcher:
+            self._watcher.start(self.poll)
 
     def add(self, fd: int, call: Callable[[], object]) -> None:
         self._calls[fd] = call
         self._epoll.register(fd, select.EPOLLIN)
 
-    def remove(self, fd: int) -> None:
-        if self._calls.pop(fd, None):
-            self._epoll.unregister(fd)
+    def remove(self, fd: int) -> bool:
+        """Whether `fd` was watched until now."""
+        if not self._calls.pop(fd, None):
+            return False
+        self._epoll.unregister(fd)
+        return True
 
     def poll(self) -> None:
         """Serves what is ready now, without waiting."""
@@ -47,8 +52,9 @@ class BatchedReadiness:
                 call()
 
     def close(self) -> None:
-        self._watcher.stop()
-        self._watcher.close()
+        if self._watcher:
+            self._watcher.stop()
+            self._watcher.close()
         self._epoll.close()
         self._calls.clear()
 
@@ -64,10 +70,12 @@ class WatchedReadiness:
         watcher = self._watchers[fd] = self._loop.io(fd, READ, ref=False)
         watcher.start(call)
 
-    def remove(self, fd: int) -> None:
-        if watcher := self._watchers.pop(fd, None):
+    def remove(self, fd: int) -> bool:
+        watcher = self._watchers.pop(fd, None)
+        if watcher:
             watcher.stop()
             watcher.close()
+        return bool(watcher)
 
     def poll(self) -> None:
         """Nothing to do: the loop polls each socket itself."""

@@ -1,0 +1,321 @@
+"""The wire clock: arrivals from the packet ring, so that sockets can be read late and in bulk without moving a figure.
+
+Every few milliseconds the ring is drained, as numpy columns. Drained segments wait in a journal and are dealt out to
+their connections in bulk. A socket is read when the ring shows that it is worth it: its stream seems to have ended, its
+answer has just begun (an error is short), much has piled up; and otherwise a few times a second, so that parsing keeps
+pace and little is left to do at the end, when a user waits. If ends turn out to come without the signs that announce
+them, all sockets are read often instead.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from locustfiles.client.clock import Clock, ClockHealth, Nanoseconds, read_times, stamp_receives
+from locustfiles.client.connection import Connection
+from locustfiles.client.hub import BatchedReadiness
+from locustfiles.client.ring import PacketRing, Packets
+from locustfiles.client.segments import in_order, unwrap
+from locustfiles.client.spread import Spread
+
+Int64s = npt.NDArray[np.int64]
+
+_TICK_S = 0.004
+_EAGER_TURNS = 2  # ticks between two reads of a stream whose end may come unannounced
+_LAZY_TURNS = 25  # the same where ends are announced
+_SURPRISES_BORNE = 0.02  # share of unannounced ends up to which sockets are read lazily
+_SURPRISES_REMEMBERED = 0.05  # weight of the latest end in that share
+_SAFETY_TURNS = 50  # ticks between two looks at all sockets, whatever the ring says
+_FIRST_BYTES = 1024
+_PILE = 16 * 1024
+_SMALL = 64  # bytes; no event with a token in it is so small, the end of a stream (also under TLS) is
+_JOURNAL = 1 << 14
+_FIN, _SYN, _RST = 1, 2, 4
+_NEVER = np.iinfo(np.int64).max
+
+
+class _Trace:
+    """What the ring has seen of one connection: (start, end, time) of its segments, flat, by stream offset."""
+
+    __slots__ = ("anchored", "announced", "base", "departed_ns", "port", "segments", "slot")
+
+    def __init__(self, port: int, slot: int) -> None:
+        self.port = port
+        self.slot = slot
+        self.segments = array("q")
+        self.base = 0
+        self.departed_ns = 0
+        self.anchored = False
+        self.announced = False
+
+
+class WireClock(Clock):
+    """One for the connections of a process to one target."""
+
+    name = "wire"
+
+    def __init__(self, ring: PacketRing, loop: Any) -> None:
+        super().__init__()
+        self._ring = ring
+        self._handshakes = BatchedReadiness(loop)
+        self._sockets = BatchedReadiness(None)
+        self._tick = loop.timer(_TICK_S, _TICK_S, ref=False)
+        self._turn = 0
+        self._turns_between_reads = _EAGER_TURNS
+        self._surprises = 5 * _SURPRISES_BORNE
+        self._traces: list[tuple[_Trace, Connection] | None] = []
+        self._free: list[int] = []
+        self._unread: set[int] = set()
+        self._slot_of_port = np.full(1 << 16, -1, np.int64)
+        # By slot. Offsets count from the first byte of the connection's stream.
+        self._first = np.full(0, -1, np.int64)  # sequence number of offset 0, -1 while unknown
+        self._seen = np.zeros(0, np.int64)  # end of the furthest segment seen
+        self._taken = np.zeros(0, np.int64)  # bytes read from the socket
+        self._eager_until = np.zeros(0, np.int64)  # offset below which each segment is read at once
+        self._sent_ns = np.zeros(0, np.int64)
+        self._departed_ns = np.zeros(0, np.int64)
+        # Columns slot, start, end, time; slot is -1 once a row has been collected.
+        self._journal = np.empty((4, _JOURNAL), np.int64)
+        self._rows = 0
+        self._difference = Spread()
+        self._events = self._late = 0
+        self._retransmitted = self._overtaken = self._zero_windows = 0
+
+    # The connection's life.
+
+    def prepare(self, sock: Any) -> None:
+        stamp_receives(sock)
+        # The port about to be given may have belonged to a connection just closed: its last packets go first.
+        self._drain()
+
+    def connecting(self, connection: Connection) -> None:
+        slot = self._free.pop() if self._free else self._new_slot()
+        trace = _Trace(connection.sock.getsockname()[1], slot)
+        connection.trace = trace
+        self._traces[slot] = (trace, connection)
+        self._slot_of_port[trace.port] = slot
+        self._first[slot] = -1
+        self._seen[slot] = self._taken[slot] = self._departed_ns[slot] = 0
+        self._sent_ns[slot] = _NEVER
+        self._eager_until[slot] = _NEVER
+
+    def watch(self, connection: Connection) -> None:
+        self._handshakes.add(connection.fd, connection.read)
+        if not self._tick.active:
+            self._tick.start(self._on_tick)
+
+    def sending(self, connection: Connection, whole_at_once: bool) -> None:
+        if self._handshakes.remove(connection.fd):
+            self._sockets.add(connection.fd, connection.read)
+        trace: _Trace = connection.trace
+        slot = trace.slot
+        trace.base = connection.taken
+        self._collect(trace)
+        del trace.segments[:]
+        self._taken[slot] = connection.taken
+        self._eager_until[slot] = _NEVER if whole_at_once else connection.taken + _FIRST_BYTES
+        self._departed_ns[slot] = 0
+        self._sent_ns[slot] = time.time_ns()
+
+    def departure(self, connection: Connection, sent_ns: int) -> int:
+        trace: _Trace = connection.trace
+        if trace.slot >= 0:
+            if not self._departed_ns[trace.slot]:
+                self._drain()
+            trace.departed_ns = int(self._departed_ns[trace.slot])
+        return trace.departed_ns or sent_ns
+
+    def closing(self, connection: Connection) -> None:
+        self._handshakes.remove(connection.fd)
+        self._sockets.remove(connection.fd)
+        trace: _Trace | None = connection.trace
+        if trace is None:
+            return
+        self._drain()
+        self._collect(trace)
+        slot = trace.slot
+        trace.departed_ns = int(self._departed_ns[slot])
+        trace.anchored = bool(self._first[slot] >= 0)
+        self._slot_of_port[trace.port] = -1
+        self._traces[slot] = None
+        self._unread.discard(slot)
+        self._free.append(slot)
+        trace.slot = -1
+
+    def arrivals(self, connection: Connection, offsets: Nanoseconds) -> tuple[Nanoseconds, int]:
+        trace: _Trace = connection.trace
+        self._learn(trace.announced)
+        if trace.slot >= 0:
+            if self._seen[trace.slot] < offsets[-1]:
+                self._drain()
+            self._collect(trace)
+            trace.anchored = bool(self._first[trace.slot] >= 0)
+        read_ends, read_ns = read_times(connection)
+        fallback = read_ns[np.searchsorted(read_ends, offsets)]
+        self._events += len(offsets) - 1
+        if not trace.anchored:
+            self._late += len(offsets) - 1
+            return fallback, len(offsets) - 1
+        rows = np.array(trace.segments, np.int64).reshape(-1, 3)
+        seen = in_order(rows[:, 0], rows[:, 1], rows[:, 2], trace.base)
+        self._retransmitted += seen.retransmitted
+        self._overtaken += seen.overtaken
+        if not len(seen.ends):
+            self._late += len(offsets) - 1
+            return fallback, len(offsets) - 1
+        self._compare(read_ends, read_ns, seen.ends, seen.times_ns)
+        segment = np.searchsorted(seen.ends, offsets)
+        missing = segment == len(seen.ends)
+        segment[missing] = 0
+        missing |= seen.lost[segment]
+        late = int(np.count_nonzero(missing[:-1]))
+        self._late += late
+        return np.where(missing, fallback, seen.times_ns[segment]), late
+
+    def health(self) -> ClockHealth:
+        return ClockHealth(
+            clock=self.name,
+            events=self._events,
+            late_events=self._late,
+            unstamped_reads=self.unstamped,
+            ring_drops=self._ring.dropped,
+            retransmissions=self._retransmitted,
+            overtaking_segments=self._overtaken,
+            zero_windows=self._zero_windows,
+            compared=self._difference.count,
+            difference_p50_s=self._difference.quantile_s(0.5),
+            difference_p99_s=self._difference.quantile_s(0.99),
+        )
+
+    def close(self) -> None:
+        self._tick.stop()
+        self._tick.close()
+        self._handshakes.close()
+        self._sockets.close()
+        self._ring.close()
+
+    # The ring.
+
+    def _on_tick(self) -> None:
+        self._turn += 1
+        again, self._unread = self._unread, set()
+        for slot in again:
+            self._read(slot, announced=True)
+        self._drain()
+        between = self._turns_between_reads
+        part = slice(self._turn % between, None, between)
+        for slot in np.flatnonzero(self._seen[part] > self._taken[part]).tolist():
+            self._read(slot * between + part.start, announced=False)
+        if self._turn % _SAFETY_TURNS == 0:
+            self._sockets.poll()
+
+    def _drain(self) -> None:
+        packets = self._ring.drain()
+        if packets is None:
+            return
+        slot = self._slot_of_port[packets.local_port]
+        ours = slot >= 0
+        if not ours.all():
+            packets, slot = packets.where(ours), slot[ours]
+        incoming = packets.incoming
+        if not incoming.all():
+            self._note_departures(packets.where(~incoming), slot[~incoming])
+            packets, slot = packets.where(incoming), slot[incoming]
+        if len(slot):
+            self._note_arrivals(packets, slot)
+
+    def _note_departures(self, packets: Packets, slot: Int64s) -> None:
+        self._zero_windows += int(np.count_nonzero((packets.window == 0) & (packets.flags & _RST == 0)))
+        first = (packets.data > 0) & (self._departed_ns[slot] == 0) & (packets.time_ns >= self._sent_ns[slot])
+        # Backwards, so that of several segments of one request the first is written last.
+        self._departed_ns[slot[first][::-1]] = packets.time_ns[first][::-1]
+
+    def _note_arrivals(self, packets: Packets, slot: Int64s) -> None:
+        flags = packets.flags
+        opening = flags & _SYN > 0
+        if opening.any():
+            self._first[slot[opening]] = (packets.sequence[opening] + 1) % (1 << 32)
+        self._zero_windows += int(np.count_nonzero((packets.window == 0) & (flags & _RST == 0)))
+        first = self._first[slot]
+        start = unwrap(packets.sequence, first, self._seen[slot])
+        end = start + packets.data
+        filled = (packets.data > 0) & (first >= 0) & (start >= 0)
+        np.maximum.at(self._seen, slot[filled], end[filled])
+        self._write_journal(slot[filled], start[filled], end[filled], packets.time_ns[filled])
+        worth_reading = packets.ends_response | (flags & (_FIN | _RST) > 0) | ~filled & (packets.data > 0)
+        worth_reading |= filled & (
+            (packets.data <= _SMALL) | (start < self._eager_until[slot]) | (end > self._taken[slot] + _PILE)
+        )
+        for one in set(slot[worth_reading].tolist()):
+            self._read(one, announced=True)
+
+    def _read(self, slot: int, announced: bool) -> None:
+        entry = self._traces[slot]
+        if entry is None:
+            return
+        trace, connection = entry
+        trace.announced = announced
+        connection.read()
+        if trace.slot == slot:
+            self._taken[slot] = connection.taken
+            # The ring is filled a moment before the socket is.
+            if announced and connection.taken < self._seen[slot]:
+                self._unread.add(slot)
+
+    def _learn(self, announced: bool) -> None:
+        self._surprises += _SURPRISES_REMEMBERED * ((not announced) - self._surprises)
+        self._turns_between_reads = _EAGER_TURNS if self._surprises > _SURPRISES_BORNE else _LAZY_TURNS
+
+    def _compare(self, read_ends: Int64s, read_ns: Int64s, ends: Int64s, times_ns: Int64s) -> None:
+        """The kernel's time of each read against the wire's of the same byte: the two clocks must agree."""
+        at = np.minimum(np.searchsorted(ends, read_ends), len(ends) - 1)
+        same = ends[at] == read_ends
+        self._difference.add((read_ns - times_ns[at])[same])
+
+    # The journal.
+
+    def _write_journal(self, slot: Int64s, start: Int64s, end: Int64s, time_ns: Int64s) -> None:
+        count = len(slot)
+        if self._rows + count > self._journal.shape[1]:
+            self._deal_out()
+            if count > self._journal.shape[1]:
+                self._journal = np.empty((4, 2 * count), np.int64)
+        rows = self._journal[:, self._rows : self._rows + count]
+        rows[0], rows[1], rows[2], rows[3] = slot, start, end, time_ns
+        self._rows += count
+
+    def _collect(self, trace: _Trace) -> None:
+        """Moves one connection's rows from the journal to its trace."""
+        slots = self._journal[0, : self._rows]
+        mine = np.flatnonzero(slots == trace.slot)
+        if len(mine):
+            trace.segments.frombytes(self._journal[1:, mine].T.tobytes())
+            slots[mine] = -1
+
+    def _deal_out(self) -> None:
+        """Moves every connection's rows to its trace."""
+        slots = self._journal[0, : self._rows]
+        order = np.argsort(slots, kind="stable")
+        slots = slots[order]
+        rows = memoryview(self._journal[1:, order].T.tobytes())
+        borders = np.flatnonzero(np.diff(slots, prepend=-2, append=-2)).tolist()
+        for begin, end in pairwise(borders):
+            entry = self._traces[slots[begin]] if slots[begin] >= 0 else None
+            if entry:
+                entry[0].segments.frombytes(rows[24 * begin : 24 * end])
+        self._rows = 0
+
+    def _new_slot(self) -> int:
+        slot = len(self._traces)
+        self._traces.append(None)
+        if slot == len(self._first):
+            more = max(64, slot)
+            for name in ("_first", "_seen", "_taken", "_eager_until", "_sent_ns", "_departed_ns"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more, np.int64)]))
+        return slot
