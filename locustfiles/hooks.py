@@ -18,7 +18,7 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 from locustfiles import console, locust_stats
 from locustfiles.crew import Crew
 from locustfiles.fleet import REPORT_INTERVAL_S, Alone, Distributed, Enlisted
-from locustfiles.leader import Leader
+from locustfiles.leader import Leader, ask_server
 from locustfiles.options import add_options
 from locustfiles.settings import ApiKey, chosen, read_settings
 from locustfiles.web import Admission, announce_starts
@@ -53,8 +53,12 @@ def _on_parser(parser: Any, **_: Any) -> None:
 def _check(options: Any) -> None:
     global _key
     try:
-        read_settings(chosen(options)).tls.context()
+        settings = read_settings(chosen(options))
+        settings.tls.context()
         _key = ApiKey.find(getattr(options, "api_key_file", None))
+        # A master of workers elsewhere asks at the start of the run: until they have connected it cannot dismiss them.
+        if options.headless and options.host and not options.worker and not options.master:
+            ask_server(settings, options.host, _key)
     except BadInput as error:
         print(f"locust: {error}", file=sys.stderr)
         sys.exit(Exit.BAD_INPUT)
@@ -64,6 +68,8 @@ def _check(options: Any) -> None:
 def _on_init(environment: Environment, runner: Any, web_ui: Any = None, **_: Any) -> None:
     locust_stats.install()
     runners.WORKER_REPORT_INTERVAL = REPORT_INTERVAL_S
+    # Locust sets --run-time's timer next, against gevent's idea of now, which still is the time before all imports.
+    gevent.get_hub().loop.update_now()
     if isinstance(runner, WorkerRunner):
         _Member(environment, runner)
     else:

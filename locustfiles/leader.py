@@ -68,9 +68,7 @@ class Leader:
         """Starts a run with the options as they stand now. Raises `BadInput`."""
         options = self._environment.parsed_options
         settings = read_settings(chosen(options))
-        api = Api(server_url(self._host()), settings.tls, self._key.headers())
-        others = {item.model for item in settings.workload.classes.values() if item.model}
-        server = discover(api, settings.model, sorted(others))
+        api, server = ask_server(settings, self._host(), self._key)
         seed = fresh_seed() if settings.seed is None else settings.seed
         plan = make_plan(
             settings.workload,
@@ -256,6 +254,13 @@ class Leader:
         for note in _notes_of(crew):
             logger.info("%s", note)
         logger.info("run directory: %s", store.directory)
+
+
+def ask_server(settings: Settings, host: str | None, key: ApiKey) -> tuple[Api, Server]:
+    """The server at `host` as it describes itself, and a way to ask it more. Raises `BadInput`."""
+    api = Api(server_url(host), settings.tls, key.headers())
+    others = {item.model for item in settings.workload.classes.values() if item.model}
+    return api, discover(api, settings.model, sorted(others))
 
 
 def redacted(argv: list[str]) -> list[str]:

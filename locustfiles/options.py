@@ -49,7 +49,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("--burstiness", "gamma arrivals: 1 is poisson, below it burstier (default 1)", "B"),
     Option("--max-in-flight", "open loop: most requests in flight, fleet-wide; beyond it they leave late", "N"),
     Option("--num-requests", "end the run after this many requests, warm-up included", "N"),
-    Option("--warmup", "seconds at the start that do not count (default: the workload's, else 0)", "S"),
+    Option(
+        "--warmup",
+        "seconds at the start that do not count (default: the workload's, or a quarter of a short run)",
+        "S",
+    ),
     Option("--drain", "seconds given to requests in flight at the end (default: --stop-timeout, else 30)", "S"),
     Option("--seed", "the same seed sends the same requests (default: a new one each run, in run.json)", "N"),
     Option("--slo", "objectives such as ttft_p95<1s,itl_p95<100ms; one that is missed makes exit code 3", "TERMS"),

@@ -36,7 +36,7 @@ class SelfWatch:
 
     def start(self, delay_s: float) -> None:
         """Begins sampling after `delay_s`, the rest of the warm-up."""
-        self._greenlet = gevent.spawn_later(max(delay_s, 0.0), self._watch)
+        self._greenlet = gevent.spawn(self._watch, max(delay_s, 0.0))
 
     def stop(self) -> None:
         """Ends sampling: what follows is the drain, which is not measured."""
@@ -56,7 +56,8 @@ class SelfWatch:
             in_flight_asked=self._wanted / self._samples if self._samples and self._wanted is not None else None,
         )
 
-    def _watch(self) -> None:
+    def _watch(self, delay_s: float) -> None:
+        gevent.sleep(delay_s)
         began, cpu_began = time.perf_counter(), time.process_time()
         offset = _wall_offset_s()
         while True:

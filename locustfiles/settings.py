@@ -86,13 +86,14 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
     slo = text.get("slo")
     if slo:
         parse_objectives(slo)
+    run_time_s, num_requests = text.duration("run_time", 0.0), text.count("num_requests")
     settings = Settings(
         workload=workload,
         arrival=arrival,
         model=text.get("model"),
         max_in_flight=text.count("max_in_flight"),
-        num_requests=text.count("num_requests"),
-        warmup_s=text.duration("warmup", workload.warm_up.seconds),
+        num_requests=num_requests,
+        warmup_s=text.duration("warmup", _own_warmup_s(workload, run_time_s, num_requests)),
         drain_s=text.duration("drain", text.duration("stop_timeout", 0.0) or _DEFAULT_DRAIN_S),
         seed=text.count("seed", least=0),
         slo=slo or workload.slo,
@@ -118,7 +119,7 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         itl_events=text.switch("itl_events"),
         prometheus_port=text.port("prometheus_port"),
     )
-    _check_together(settings, text.duration("run_time", 0.0))
+    _check_together(settings, run_time_s)
     return settings
 
 
@@ -245,6 +246,14 @@ def _workload(name: str) -> Workload:
 def workload_from(resolved: dict[str, Any], source: str) -> Workload:
     """The workload that `Workload.resolved()` made this of. Raises `BadInput` naming `source`."""
     return check_model(resolved, Workload, source)
+
+
+def _own_warmup_s(workload: Workload, run_time_s: float, num_requests: int | None) -> float:
+    """The workload's warm-up, as far as the run has room for it: a quarter of it; none if requests are counted out."""
+    if num_requests is not None:
+        return 0.0
+    own_s = workload.warm_up.seconds
+    return min(own_s, run_time_s / 4) if run_time_s else own_s
 
 
 def _label(value: str | None, flag: str) -> str | None:
