@@ -9,18 +9,22 @@ import msgspec
 from locustfiles.client.errors import groupable
 
 
-def error_message(error: Any) -> str:
+_DEEPEST = 4  # objects within objects that a message is looked for
+
+
+def error_message(error: Any, depth: int = 0) -> str:
     """The groupable message of an error in any of the shapes servers use: object, string, number, nested."""
-    if isinstance(error, dict):
-        name = error.get("type") or error.get("code")
+    if isinstance(error, list) and error:
+        error = error[0]
+    if isinstance(error, dict) and depth < _DEEPEST:
+        names = (error.get("type"), error.get("code"))
+        name = next((name for name in names if isinstance(name, str) and name not in ("", "error")), "")
         inner = error.get("message") or error.get("detail") or error.get("error")
-        text = error_message(inner) if inner else ""
-        if isinstance(name, str) and name:
-            return groupable(f"{name}: {text}") if text else groupable(name)
-        return text or "error object without a message"
-    if isinstance(error, list):
-        return error_message(error[0]) if error else "error without a message"
-    return groupable(str(error)) if error not in (None, True, "") else "error without a message"
+        parts = [name, error_message(inner, depth + 1) if inner else ""]
+        return groupable(": ".join(part for part in parts if part)) or "error without a message"
+    if isinstance(error, str | int | float) and not isinstance(error, bool):
+        return groupable(str(error)) or "error without a message"
+    return "error without a message"
 
 
 def _json(body: bytes) -> Any:
@@ -48,8 +52,7 @@ def message_in(body: bytes) -> str:
         return ""
     found = _json(body)
     if isinstance(found, dict):
-        inner = found.get("error") or found.get("detail") or found.get("message")
-        return error_message(inner) if inner else "error object without a message"
+        return error_message(found.get("error") or found.get("detail") or found)
     if isinstance(found, str):
         return groupable(found)
     if b"<html" in body[:1024].lower() or body.lstrip()[:1] == b"<":

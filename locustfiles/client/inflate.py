@@ -15,27 +15,28 @@ CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate"
 
 
 class Inflater:
-    """Undoes one content coding of `CODINGS`; `whole` once it has ended, `broken` once the bytes are not in it."""
+    """Undoes one content coding of `CODINGS`; `whole` once it has ended. Where the bytes turn out not to be in
+    it, `broken_at` is the place in the buffer last fed."""
 
-    __slots__ = ("_decompressor", "broken", "whole")
+    __slots__ = ("_decompressor", "broken_at", "whole")
 
     def __init__(self, coding: str) -> None:
         self._decompressor = zlib.decompressobj(CODINGS[coding])
         self.whole = False
-        self.broken = False
+        self.broken_at: int | None = None
 
     def feed(self, buffer: bytes, spans: list[Span]) -> list[tuple[int, bytes]]:
         """(end, plain bytes): what each byte of the spans released."""
         released: list[tuple[int, bytes]] = []
         for start, stop in spans:
             for position in range(start, stop):
-                if self.whole or self.broken:
+                if self.whole:
                     return released
                 try:
                     plain = self._decompressor.decompress(buffer[position : position + 1])
                 except zlib.error:
-                    self.broken = True
-                    break
+                    self.broken_at = position
+                    return released
                 if plain:
                     released.append((position + 1, plain))
                 self.whole = self._decompressor.eof
