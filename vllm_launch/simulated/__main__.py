@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 
     def run() -> int:
-        settings, notes = EngineSettings.from_flags(given.model, given.device, _flags(given.flag), given.seed)
+        settings, notes = EngineSettings.from_flags(given.model, given.device, read_flags(given.flag), given.seed)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
         serve(settings, given.host, given.port)
@@ -34,7 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     return run_command(run, "simulated engine")
 
 
-def _flags(texts: list[str]) -> dict[str, object]:
+def read_flags(texts: list[str]) -> dict[str, object]:
+    """`--flag` options as flags; a name alone is a switch turned on."""
     flags: dict[str, object] = {}
     for text in texts:
         name, separator, value = text.removeprefix("--").partition("=")

@@ -1,0 +1,38 @@
+"""The embedded engine against published silicon, in virtual time: Qwen3-32B on two H100s, closed loop."""
+
+from __future__ import annotations
+
+from vllm_launch.simulated.calibration import FITTED, HELD_OUT, PUBLISHED, Published, errors, published_settings, replay
+
+
+def main() -> None:
+    print("embedded engine against published silicon: Qwen3-32B TP2, 2 x H100, 2048 batched tokens, 256 sequences")
+    print(
+        f"host overhead: {1e3 * FITTED.per_step_s:.2f} ms a step, {1e6 * FITTED.per_sequence_s:.0f} us a sequence, "
+        f"{1e3 * FITTED.per_request_s:.0f} ms a request (fitted on the first table only)"
+    )
+    _print(PUBLISHED, "fitted")
+    for table in HELD_OUT:
+        _print(table, "held out")
+
+
+def _print(table: Published, role: str) -> None:
+    checked = replay(table, published_settings())
+    print(f"\n{table.prompt_tokens} in / {table.output_tokens} out, 10 requests a user ({role})")
+    print("users   TPOT silicon  simulated    off   TTFT silicon  simulated    off   x real time")
+    for row in checked:
+        point = row.published
+        print(
+            f"{point.users:>5}{1e3 * point.tpot_s:>12.2f} ms{1e3 * row.tpot_s:>8.2f} ms{_off(row.tpot_s, point.tpot_s)}"
+            f"{1e3 * point.ttft_s:>12.0f} ms{1e3 * row.ttft_s:>8.0f} ms{_off(row.ttft_s, point.ttft_s)}{row.speed:>14.0f}"
+        )
+    tpot, ttft = errors(checked)
+    print(f"mean absolute error: TPOT {100 * tpot:.1f} %, TTFT {100 * ttft:.1f} %")
+
+
+def _off(simulated: float, published: float) -> str:
+    return f"{100 * (simulated / published - 1):>+6.1f}%"
+
+
+if __name__ == "__main__":
+    main()
