@@ -8,7 +8,6 @@ import msgspec
 
 from locustfiles.client.errors import groupable
 
-
 _DEEPEST = 4  # objects within objects that a message is looked for
 
 

@@ -107,8 +107,12 @@ def groupable(text: str) -> str:
     Numbers inside names (`Llama-3.1-8B`, `max_tokens2`) stay: they are the cause, not the occasion.
     """
     # Patterns run on a bounded prefix: an error page of a megabyte must not stall the reader.
-    text = text[: 8 * LONGEST_MESSAGE]
+    text = _one_line(text[: 8 * LONGEST_MESSAGE])
     for pattern, replacement in _VARYING:
         text = pattern.sub(replacement, text)
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    text = _one_line(text)
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -88,6 +88,11 @@ class Framing:
             self.surplus = raw[position:]
         return spans
 
+    def abandon(self, fault: str, end: int) -> None:
+        """A layer above has found that nothing past the raw offset `end` can be read."""
+        self.fault, self.end = fault, end
+        self.complete, self.surplus = False, b""
+
     def eof(self) -> bool:
         """The other end has closed; returns whether the response is whole."""
         if self._expects == "close":

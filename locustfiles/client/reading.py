@@ -202,16 +202,11 @@ class ResponseReading:
         status = self._framing.status
         return status is not None and 200 <= status < 300
 
-    def _give_up(self, message: str, end: int) -> None:
-        """Nothing past `end` can be read."""
-        self._framing.fault = message
-        self._framing.end = end
-
     def _begin_body(self) -> Callable[[bytes, list[Span], int], None] | None:
         headers = self._framing.headers
         coding = headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("identity", "", *CODINGS):
-            self._give_up("content coding that was not asked for", self._framing.head_end)
+            self._framing.abandon("content coding that was not asked for", self._framing.head_end)
             return None
         if self._succeeded and self._asked.stream and _media_type(headers) not in ("json", "html"):
             self._splitter = EventSplitter()
@@ -240,14 +235,14 @@ class ResponseReading:
                 events = self._splitter.feed(plain, [(0, len(plain))])
                 self._take_events([(end, name, data) for _, name, data in events], base)
         if self._inflater.broken_at is not None:
-            self._give_up("body is not in its content coding", base + self._inflater.broken_at)
+            self._framing.abandon("body is not in its content coding", base + self._inflater.broken_at)
 
     def _keep(self, piece: bytes) -> None:
         self._document_size += len(piece)
         if self._document_size <= (LARGEST_DOCUMENT if self._succeeded else _KEPT_OF_ERROR_PAGE):
             self._document.append(piece)
         elif self._succeeded:
-            self._give_up("a document too large to be an answer", self._framing.end)
+            self._framing.abandon("a document too large to be an answer", self._framing.end)
 
     def _take_events(self, events: list[Event], base: int) -> None:
         tally = self._tally
@@ -259,7 +254,7 @@ class ResponseReading:
             else:
                 take(data, base + end)
         if self._splitter is not None and self._splitter.overgrown:
-            self._give_up("an event too large to be one", self._framing.end)
+            self._framing.abandon("an event too large to be one", self._framing.end)
 
     def _take_unusual(self, event: Event, end: int) -> None:
         """An event that is not simply an unnamed JSON object before the answer's end."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from locustfiles.client.reading import Asked
+from locustfiles.client.reading import Asked, Reading
 from tests.support.replies import (
     DONE,
     LAST_CHUNK,
@@ -21,7 +22,6 @@ from tests.support.replies import (
     Hold,
     Reset,
     Send,
-    Step,
     Steps,
     Wait,
     chunk,
@@ -57,6 +57,25 @@ class Reply:
     answer: str | None = None
     asked: Asked = field(default_factory=Asked)
     limits: dict[str, float] = field(default_factory=dict)
+
+    def check(self, reading: Reading) -> None:
+        """Everything that does not depend on time."""
+        assert (reading.error, reading.error_message is None) == (self.error, self.error is None)
+        if self.message is not None:
+            assert reading.error_message == self.message
+        if self.events >= 0:
+            assert reading.events == self.events
+            assert reading.output_tokens == self.tokens
+        assert reading.tokens_source == self.source
+        assert reading.finish_reason == self.finish
+        assert reading.http_status == self.status
+        assert reading.retry_after_s == self.retry_after_s
+        assert reading.token_counts == self.counts
+        assert reading.cached_tokens == self.cached
+        assert reading.short_output == self.short
+        assert reading.text == self.answer or not self.asked.keep_text
+        assert reading.token_ends == sorted(reading.token_ends)
+        assert all(reading.head_end < end <= reading.end for end in reading.token_ends)
 
 
 REPLIES: dict[str, Reply] = {}
@@ -418,8 +437,6 @@ _good(
 
 
 def _gzipped() -> Steps:
-    import zlib
-
     squeeze = zlib.compressobj(wbits=31)
     pieces = [squeeze.compress(piece) + squeeze.flush(zlib.Z_SYNC_FLUSH) for piece in _STREAM] + [squeeze.flush()]
     opening = head(content_type="text/event-stream", transfer_encoding="chunked", content_encoding="gzip")
@@ -755,5 +772,3 @@ _plain(
     (Send(head(content_type="application/json", content_length="900") + b"{"), Wait(0.03), Reset()),
     "reset",
 )
-
-__all__ = ["REPLIES", "Reply", "Step"]
