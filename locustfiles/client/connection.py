@@ -18,7 +18,6 @@ from array import array
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gevent
-import numpy as np
 from gevent.hub import Waiter
 
 from locustfiles.client.errors import TIMEOUT_CONNECT, Failure, from_exception
@@ -111,7 +110,7 @@ class Connection:
             seconds, nanoseconds = _STAMP.unpack_from(ancillary[0][2])
             stamp = seconds * 1_000_000_000 + nanoseconds
             if not stamp & _SAMPLED:
-                self.clock.lateness.add(np.array([time.time_ns() - stamp]))
+                self.clock.lateness.add((time.time_ns() - stamp,))
         else:
             stamp = time.time_ns()
             self.clock.unstamped += 1

@@ -12,7 +12,9 @@ import math
 import mmap
 import socket
 import struct
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 import gevent.socket
 import numpy as np
@@ -27,7 +29,8 @@ _SOL_PACKET, _RX_RING, _STATISTICS, _VERSION, _TPACKET_V2 = 263, 5, 6, 10, 1  # 
 _ETH_P_ALL = 3
 _IP_AT = 80  # where a frame's packet begins: tpacket2_hdr and sockaddr_ll, aligned to 16, and 16 more
 _PAGE = 4096
-_LOOK_AHEAD = 512
+_LOOK_AHEAD = 64
+_LITTLE_ENDIAN = sys.byteorder == "little"
 FRAMES = 1 << 16
 
 Int64s = npt.NDArray[np.int64]
@@ -37,45 +40,29 @@ Int64s = npt.NDArray[np.int64]
 class Packets:
     """Columns, one entry a packet, in the order of capture."""
 
-    local_port: Int64s
+    local_port: npt.NDArray[np.uint32]
     incoming: npt.NDArray[np.bool_]
     sequence: Int64s
     data: Int64s  # bytes of TCP payload
-    flags: npt.NDArray[np.uint8]
-    window: Int64s
+    flags: npt.NDArray[Any]
+    window: npt.NDArray[Any]
     ends_response: npt.NDArray[np.bool_]  # the filter's mark
     time_ns: Int64s
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Packets:
-        """These packets only."""
-        return Packets(*(getattr(self, name)[chosen] for name in Packets.__slots__))
 
+class _FrameWords:
+    """A ring's frame as 32-bit words: which of them hold what. Words of the packet are in network order."""
 
-def _frame_layout(family: int) -> np.dtype[np.void]:
-    ip = LAYOUTS[socket.AddressFamily(family)]
-    tcp = _IP_AT + ip.header
-    fields: dict[str, tuple[str, int]] = {
-        "status": ("u4", 0),
-        "kept": ("u4", 8),
-        "seconds": ("u4", 16),
-        "nanoseconds": ("u4", 20),
-        "length": (">u2", _IP_AT + ip.length),
-        "source": (">u2", tcp),
-        "destination": (">u2", tcp + 2),
-        "sequence": (">u4", tcp + 4),
-        "tcp_header": ("u1", tcp + 12),
-        "flags": ("u1", tcp + 13),
-        "window": (">u2", tcp + 14),
-    }
-    size = math.ceil((_IP_AT + ip.kept + 1) / 16) * 16
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [form for form, _ in fields.values()],
-            "offsets": [offset for _, offset in fields.values()],
-            "itemsize": size,
-        }
-    )
+    STATUS, KEPT, SECONDS, NANOSECONDS = 0, 2, 4, 5  # struct tpacket2_hdr
+
+    def __init__(self, family: int) -> None:
+        ip = LAYOUTS[socket.AddressFamily(family)]
+        self.count = math.ceil((_IP_AT + ip.kept + 1) / 16) * 4
+        self.ip = _IP_AT // 4
+        self.length = ip.length // 4
+        self.length_shift = 16 if ip.length % 4 == 0 else 0
+        self.tcp = ip.header // 4
+        self.end = self.ip + self.tcp + 4
 
 
 class PacketRing:
@@ -90,66 +77,83 @@ class PacketRing:
         self._port = target.port
         self._next = 0
         self._dropped = 0
-        layout = _frame_layout(family)
-        block = math.lcm(layout.itemsize, _PAGE)
-        self._frames = frames = math.ceil(frames * layout.itemsize / block) * block // layout.itemsize
+        self._words = words = _FrameWords(family)
+        frame = 4 * words.count
+        block = math.lcm(frame, _PAGE)
+        self._frames = frames = math.ceil(frames * frame / block) * block // frame
         interface = interface_to(target)
         loopback = interface == _loopback()
         # No protocol: nothing is captured before the filter stands and `bind` names one.
         self._socket = _socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
         try:
             self._socket.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V2)
-            request = struct.pack("IIII", block, frames * layout.itemsize // block, layout.itemsize, frames)
+            request = struct.pack("IIII", block, frames * frame // block, frame, frames)
             self._socket.setsockopt(_SOL_PACKET, _RX_RING, request)
             program = packet_filter.server_filter(family, target.address[0].partition("%")[0], target.port, loopback)
             packet_filter.attach(self._socket, program)
-            self._memory = mmap.mmap(self._socket.fileno(), frames * layout.itemsize)
+            self._memory = mmap.mmap(self._socket.fileno(), frames * frame)
             # Only a socket for all protocols is shown what leaves; over loopback all that leaves comes in again.
             self._socket.bind((interface, ETH_P[family] if loopback else _ETH_P_ALL))
         except BaseException:
             self._socket.close()
             raise
-        self._ring = np.frombuffer(self._memory, layout, frames)
-        self._status = self._ring["status"]
+        self._ring = np.frombuffer(self._memory, np.uint32).reshape(frames, words.count)
+        self._status = self._ring[:, words.STATUS]
 
     def drain(self) -> Packets | None:
         """All packets captured since the last call; None where there are none."""
-        if not self._status[self._next] & 1:
-            return None
         parts = []
-        while ready := self._ready():
-            frames = self._ring[self._next : self._next + ready]
-            parts.append(self._columns(frames))
-            self._status[self._next : self._next + ready] = 0
-            self._next = (self._next + ready) % self._frames
-        if len(parts) == 1:
-            return parts[0]
+        while True:
+            start = self._next
+            ready = self._ready()
+            if ready:
+                parts.append(self._columns(self._ring[start : start + ready]))
+                self._status[start : start + ready] = 0
+                self._next = (start + ready) % self._frames
+            # Only at the ring's end is there more to see at once.
+            if self._next or not ready:
+                break
+        if len(parts) < 2:
+            return parts[0] if parts else None
         return Packets(*(np.concatenate([getattr(part, name) for part in parts]) for name in Packets.__slots__))
 
     def _ready(self) -> int:
-        """How many frames from the next one on are filled, without looking past the ring's end or far ahead at once."""
+        """How many frames are filled from the next one on, up to the ring's end."""
         start = at = self._next
+        # Frames not yet filled are the kernel's: it writes them on another core while we look, so look not too far.
+        ahead = _LOOK_AHEAD
         while at < self._frames:
-            status = self._status[at : at + _LOOK_AHEAD] & 1
-            if status.all():
-                at += len(status)
-            else:
-                return at + int(status.argmin()) - start
+            filled = self._status[at : at + ahead] & 1
+            count = int(filled.argmin())
+            if not filled[count]:
+                return at + count - start
+            at += len(filled)
+            ahead *= 2
         return at - start
 
-    def _columns(self, frames: npt.NDArray[np.void]) -> Packets:
-        source = frames["source"].astype(np.int64)
+    def _columns(self, frames: npt.NDArray[np.uint32]) -> Packets:
+        words = self._words
+        packet = (
+            frames[:, words.ip : words.end].byteswap() if _LITTLE_ENDIAN else frames[:, words.ip : words.end].copy()
+        )
+        ports, sequence, last = packet[:, words.tcp], packet[:, words.tcp + 1], packet[:, words.tcp + 3]
+        source = ports >> 16
         incoming = source == self._port
-        length = frames["length"].astype(np.int64) + self._ip.length_adds
+        data = (packet[:, words.length] >> words.length_shift & 0xFFFF).astype(np.int64)
+        data -= last >> 28 << 2
+        data += self._ip.length_adds - self._ip.header
+        time_ns = frames[:, words.SECONDS].astype(np.int64)
+        time_ns *= 1_000_000_000
+        time_ns += frames[:, words.NANOSECONDS]
         return Packets(
-            local_port=np.where(incoming, frames["destination"], source),
+            local_port=np.where(incoming, ports & 0xFFFF, source),
             incoming=incoming,
-            sequence=frames["sequence"].astype(np.int64),
-            data=length - self._ip.header - (frames["tcp_header"] >> 4).astype(np.int64) * 4,
-            flags=frames["flags"].copy(),
-            window=frames["window"].astype(np.int64),
-            ends_response=frames["kept"] > self._ip.kept,
-            time_ns=frames["seconds"].astype(np.int64) * 1_000_000_000 + frames["nanoseconds"],
+            sequence=sequence.astype(np.int64),
+            data=data,
+            flags=last >> 16 & 0xFF,
+            window=last & 0xFFFF,
+            ends_response=frames[:, words.KEPT] > self._ip.kept,
+            time_ns=time_ns,
         )
 
     @property

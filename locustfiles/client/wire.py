@@ -26,15 +26,17 @@ from locustfiles.client.spread import Spread
 
 Int64s = npt.NDArray[np.int64]
 
-_TICK_S = 0.004
-_EAGER_TURNS = 2  # ticks between two reads of a stream whose end may come unannounced
-_LAZY_TURNS = 25  # the same where ends are announced
+_TICK_S = 0.007
+_EAGER_TURNS = 1  # ticks between two reads of a stream whose end may come unannounced
+_LAZY_TURNS = 22  # the same where ends are announced
 _SURPRISES_BORNE = 0.02  # share of unannounced ends up to which sockets are read lazily
 _SURPRISES_REMEMBERED = 0.05  # weight of the latest end in that share
-_SAFETY_TURNS = 50  # ticks between two looks at all sockets, whatever the ring says
-_FIRST_BYTES = 1024
+_NOTICED_LATE_NS = 12_000_000  # a user's next request should leave within 10 ms of a stream's end
+_SAFETY_TURNS = 30  # ticks between two looks at all sockets, whatever the ring says
+_FIRST_BYTES = 256
 _PILE = 16 * 1024
 _SMALL = 64  # bytes; no event with a token in it is so small, the end of a stream (also under TLS) is
+_COMPARED = 7  # one connection in eight
 _JOURNAL = 1 << 14
 _FIN, _SYN, _RST = 1, 2, 4
 _NEVER = np.iinfo(np.int64).max
@@ -67,19 +69,19 @@ class WireClock(Clock):
         self._sockets = BatchedReadiness(None)
         self._tick = loop.timer(_TICK_S, _TICK_S, ref=False)
         self._turn = 0
-        self._turns_between_reads = _EAGER_TURNS
-        self._surprises = 5 * _SURPRISES_BORNE
+        self._turns_between_reads = _LAZY_TURNS
+        self._surprises = 0.0
         self._traces: list[tuple[_Trace, Connection] | None] = []
         self._free: list[int] = []
         self._unread: set[int] = set()
         self._slot_of_port = np.full(1 << 16, -1, np.int64)
-        # By slot. Offsets count from the first byte of the connection's stream.
-        self._first = np.full(0, -1, np.int64)  # sequence number of offset 0, -1 while unknown
-        self._seen = np.zeros(0, np.int64)  # end of the furthest segment seen
-        self._taken = np.zeros(0, np.int64)  # bytes read from the socket
-        self._eager_until = np.zeros(0, np.int64)  # offset below which each segment is read at once
-        self._sent_ns = np.zeros(0, np.int64)
-        self._departed_ns = np.zeros(0, np.int64)
+        # By slot; one more, the last, is nobody's. Offsets count from the first byte of the connection's stream.
+        self._first = np.zeros(1, np.int64)  # sequence number of offset 0, -1 while unknown
+        self._seen = np.zeros(1, np.int64)  # end of the furthest segment seen
+        self._taken = np.zeros(1, np.int64)  # bytes read from the socket
+        self._eager_until = np.zeros(1, np.int64)  # offset below which each segment is read at once
+        self._sent_ns = np.zeros(1, np.int64)
+        self._departed_ns = np.zeros(1, np.int64)
         # Columns slot, start, end, time; slot is -1 once a row has been collected.
         self._journal = np.empty((4, _JOURNAL), np.int64)
         self._rows = 0
@@ -150,7 +152,6 @@ class WireClock(Clock):
 
     def arrivals(self, connection: Connection, offsets: Nanoseconds) -> tuple[Nanoseconds, int]:
         trace: _Trace = connection.trace
-        self._learn(trace.announced)
         if trace.slot >= 0:
             if self._seen[trace.slot] < offsets[-1]:
                 self._drain()
@@ -169,14 +170,17 @@ class WireClock(Clock):
         if not len(seen.ends):
             self._late += len(offsets) - 1
             return fallback, len(offsets) - 1
-        self._compare(read_ends, read_ns, seen.ends, seen.times_ns)
+        if not trace.slot & _COMPARED:
+            self._compare(read_ends, read_ns, seen.ends, seen.times_ns)
         segment = np.searchsorted(seen.ends, offsets)
         missing = segment == len(seen.ends)
         segment[missing] = 0
         missing |= seen.lost[segment]
         late = int(np.count_nonzero(missing[:-1]))
         self._late += late
-        return np.where(missing, fallback, seen.times_ns[segment]), late
+        times = np.where(missing, fallback, seen.times_ns[segment])
+        self._learn(surprised=not trace.announced and time.time_ns() - times[-1] > _NOTICED_LATE_NS)
+        return times, late
 
     def health(self) -> ClockHealth:
         return ClockHealth(
@@ -210,7 +214,7 @@ class WireClock(Clock):
         self._drain()
         between = self._turns_between_reads
         part = slice(self._turn % between, None, between)
-        for slot in np.flatnonzero(self._seen[part] > self._taken[part]).tolist():
+        for slot in np.flatnonzero((self._seen > self._taken)[:-1][part]).tolist():
             self._read(slot * between + part.start, announced=False)
         if self._turn % _SAFETY_TURNS == 0:
             self._sockets.poll()
@@ -220,40 +224,36 @@ class WireClock(Clock):
         if packets is None:
             return
         slot = self._slot_of_port[packets.local_port]
-        ours = slot >= 0
-        if not ours.all():
-            packets, slot = packets.where(ours), slot[ours]
-        incoming = packets.incoming
-        if not incoming.all():
-            self._note_departures(packets.where(~incoming), slot[~incoming])
-            packets, slot = packets.where(incoming), slot[incoming]
-        if len(slot):
-            self._note_arrivals(packets, slot)
-
-    def _note_departures(self, packets: Packets, slot: Int64s) -> None:
-        self._zero_windows += int(np.count_nonzero((packets.window == 0) & (packets.flags & _RST == 0)))
-        first = (packets.data > 0) & (self._departed_ns[slot] == 0) & (packets.time_ns >= self._sent_ns[slot])
-        # Backwards, so that of several segments of one request the first is written last.
-        self._departed_ns[slot[first][::-1]] = packets.time_ns[first][::-1]
-
-    def _note_arrivals(self, packets: Packets, slot: Int64s) -> None:
-        flags = packets.flags
-        opening = flags & _SYN > 0
-        if opening.any():
+        flags, data = packets.flags, packets.data
+        self._zero_windows += int(np.count_nonzero((packets.window == 0) & (flags & _RST == 0) & (slot >= 0)))
+        special = flags & (_FIN | _SYN | _RST)
+        if special.any():
+            opening = np.flatnonzero((special & _SYN > 0) & (slot >= 0))
             self._first[slot[opening]] = (packets.sequence[opening] + 1) % (1 << 32)
-        self._zero_windows += int(np.count_nonzero((packets.window == 0) & (flags & _RST == 0)))
-        first = self._first[slot]
-        start = unwrap(packets.sequence, first, self._seen[slot])
-        end = start + packets.data
-        filled = (packets.data > 0) & (first >= 0) & (start >= 0)
-        np.maximum.at(self._seen, slot[filled], end[filled])
-        self._write_journal(slot[filled], start[filled], end[filled], packets.time_ns[filled])
-        worth_reading = packets.ends_response | (flags & (_FIN | _RST) > 0) | ~filled & (packets.data > 0)
-        worth_reading |= filled & (
-            (packets.data <= _SMALL) | (start < self._eager_until[slot]) | (end > self._taken[slot] + _PILE)
-        )
+        first, seen = self._first[slot], self._seen[slot]
+        start = unwrap(packets.sequence, first, seen)
+        end = start + data
+        filled = packets.incoming & (data > 0) & (slot >= 0)
+        known = filled & (first >= 0) & (start >= 0)
+        if not filled.all():
+            self._note_departures(packets, slot, np.flatnonzero((slot >= 0) & ~packets.incoming & (data > 0)))
+        journalled = slot if known.all() else np.where(known, slot, -1)
+        self._write_journal(journalled, start, end, packets.time_ns)
+        # Slot -1, the last entry, belongs to nobody.
+        np.maximum.at(self._seen, journalled, end)
+        worth_reading = (data <= _SMALL) | (start < self._eager_until[slot]) | (end > self._taken[slot] + _PILE)
+        worth_reading |= packets.ends_response
+        worth_reading &= known
+        worth_reading |= (filled ^ known) | (special & (_FIN | _RST) > 0)
         for one in set(slot[worth_reading].tolist()):
-            self._read(one, announced=True)
+            if one >= 0:
+                self._read(one, announced=True)
+
+    def _note_departures(self, packets: Packets, slot: Int64s, leaving: Int64s) -> None:
+        slot, time_ns = slot[leaving], packets.time_ns[leaving]
+        first = (self._departed_ns[slot] == 0) & (time_ns >= self._sent_ns[slot])
+        # Backwards, so that of several segments of one request the first is written last.
+        self._departed_ns[slot[first][::-1]] = time_ns[first][::-1]
 
     def _read(self, slot: int, announced: bool) -> None:
         entry = self._traces[slot]
@@ -268,15 +268,15 @@ class WireClock(Clock):
             if announced and connection.taken < self._seen[slot]:
                 self._unread.add(slot)
 
-    def _learn(self, announced: bool) -> None:
-        self._surprises += _SURPRISES_REMEMBERED * ((not announced) - self._surprises)
+    def _learn(self, surprised: bool) -> None:
+        self._surprises += _SURPRISES_REMEMBERED * (surprised - self._surprises)
         self._turns_between_reads = _EAGER_TURNS if self._surprises > _SURPRISES_BORNE else _LAZY_TURNS
 
     def _compare(self, read_ends: Int64s, read_ns: Int64s, ends: Int64s, times_ns: Int64s) -> None:
         """The kernel's time of each read against the wire's of the same byte: the two clocks must agree."""
         at = np.minimum(np.searchsorted(ends, read_ends), len(ends) - 1)
         same = ends[at] == read_ends
-        self._difference.add((read_ns - times_ns[at])[same])
+        self._difference.add((read_ns - times_ns[at])[same].tolist())
 
     # The journal.
 
@@ -314,8 +314,8 @@ class WireClock(Clock):
     def _new_slot(self) -> int:
         slot = len(self._traces)
         self._traces.append(None)
-        if slot == len(self._first):
+        if slot == len(self._first) - 1:
             more = max(64, slot)
             for name in ("_first", "_seen", "_taken", "_eager_until", "_sent_ns", "_departed_ns"):
-                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more, np.int64)]))
+                setattr(self, name, np.concatenate([getattr(self, name)[:-1], np.zeros(more + 1, np.int64)]))
         return slot
