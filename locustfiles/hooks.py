@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import gevent
 from gevent.event import Event
-from locust import events, runners
+from locust import events, runners, stats
 from locust.env import Environment
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
@@ -169,6 +169,9 @@ class _Head:
         self._finish()
         if self._leader.course is not None and environment.process_exit_code is None:
             environment.process_exit_code = self._leader.exit_code()
+        if getattr(environment.parsed_options, "csv_prefix", None):
+            # Locust writes its CSV files once a second, and not once more at the end.
+            gevent.sleep(stats.CSV_STATS_INTERVAL_SEC + 0.1)
 
     def _show(self, **_: Any) -> None:
         lines, self._shown = self._shown, []

@@ -1,0 +1,25 @@
+"""One paced server and one small workload for all tests of the users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.locust_runs import SMALL
+from tests.support.openai_server import Running, serve
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workload of 10 and 30 tokens an answer."""
+    path = tmp_path_factory.mktemp("workloads") / "small.yaml"
+    path.write_text(SMALL)
+    return path

@@ -1,0 +1,162 @@
+"""How runs end: drained, cut off, interrupted, with a worker killed; and that nobody who was sent is forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.locust_runs import Ended, end, headless, run, start
+from tests.support.openai_server import Running, serve
+
+LONG_AND_SHORT = """
+name: long-and-short
+classes:
+  long: {input-tokens: 12, output-tokens: 500}
+  short: {input-tokens: 12, output-tokens: 5}
+"""
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Half of the answers take longer than a second."""
+    path = tmp_path_factory.mktemp("workloads") / "slow.yaml"
+    path.write_text(LONG_AND_SHORT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ended(server: Running, slow: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """The same two seconds, with time to drain and without, alone and with two workers."""
+    base = tmp_path_factory.mktemp("runs")
+    options = ("--workload", slow, "-u", 6, "-r", 100, "-t", "2s", "--seed", 1)
+    with ThreadPoolExecutor(4) as pool:
+        started = {
+            f"{drain} {processes}": pool.submit(
+                run,
+                server.url,
+                base / f"{drain}-{processes}",
+                *options,
+                *("--drain", "20" if drain == "drained" else "0.2"),
+                *(("--processes", 2) if processes == "two" else ()),
+            )
+            for drain in ("drained", "cut")
+            for processes in ("one", "two")
+        }
+        return {name: future.result() for name, future in started.items()}
+
+
+@pytest.mark.parametrize("processes", ["one", "two"])
+def test_requests_in_flight_are_followed_to_their_end(ended: dict[str, Ended], processes: str) -> None:
+    drained = ended[f"drained {processes}"]
+    requests = drained.summary["requests"]
+    assert requests["cancelled"] == 0
+    assert requests["sent"] == requests["ok"]
+    stop_ns = drained.meta["window"]["end_ns"]
+    assert all(record.sent_ns <= stop_ns for record in drained.records)
+    assert sum(record.end_ns > stop_ns for record in drained.records) == 6
+
+
+@pytest.mark.parametrize("processes", ["one", "two"])
+def test_after_the_drain_the_rest_is_cancelled_and_recorded_with_its_age(
+    ended: dict[str, Ended], processes: str
+) -> None:
+    cut = ended[f"cut {processes}"]
+    requests = cut.summary["requests"]
+    assert requests["cancelled"] > 0
+    assert requests["sent"] == requests["ok"] + requests["cancelled"]
+    for worker in cut.meta["workers"].values():
+        assert worker["sent"] == worker["ok"] + worker["failed"] + worker["cancelled"]
+    cancelled = [record for record in cut.records if record.outcome == "cancelled"]
+    assert len(cancelled) == requests["cancelled"]
+    stop_ns = cut.meta["window"]["end_ns"]
+    for record in cancelled:
+        assert record.sent_ns < stop_ns
+        assert 0.2e9 <= record.end_ns - stop_ns < 3e9
+    posts = sum(int(row["Request Count"]) for row in cut.csv_rows() if row["Type"] == "POST")
+    assert posts == requests["ok"]
+    assert cut.code == 4
+    assert "were cut off before their end" in cut.out
+
+
+def test_a_killed_worker_is_named_and_the_run_ends_by_itself(server: Running, small: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    options = ("--workload", small, "-u", 6, "-r", 100, "-t", "7s", "--processes", 3)
+    process = start(*headless(server.url, directory, *options))
+    _wait_for(lambda: len(list(directory.glob("journals/*"))) == 3)
+    time.sleep(1.5)
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    os.kill(children[0], signal.SIGKILL)
+    ended = end(process, directory)
+    assert ended.code == 4
+    lost = [name for name, worker in ended.meta["workers"].items() if "lost" in worker]
+    assert len(lost) == 1
+    assert f"{lost[0]} went silent" in ended.err
+    assert ended.summary["valid"] is False
+    assert any(lost[0] in reason for reason in ended.summary["quality"]["reasons"])
+    kept = (directory / "journals" / f"journal-{lost[0]}.jsonl").read_text().splitlines()
+    arrived = sum(record.worker == lost[0] for record in ended.records)
+    assert 0 < arrived <= len(kept)
+    assert ended.summary["requests"]["sent"] == len(ended.records)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_summed_up(
+    server: Running, small: Path, tmp_path: Path, by: signal.Signals, processes: int
+) -> None:
+    directory = tmp_path / "run"
+    options = ("--workload", small, "-u", 4, "-r", 100, *(("--processes", processes) if processes else ()))
+    process = start(*headless(server.url, directory, *options))
+    _wait_for(lambda: any(path.stat().st_size for path in directory.glob("journals/*")))
+    if by is signal.SIGINT:
+        os.killpg(process.pid, by)
+    else:
+        process.send_signal(by)
+    ended = end(process, directory)
+    assert ended.code in (0, 4)
+    assert ended.summary["requests"]["sent"] == ended.summary["requests"]["ok"] > 0
+    assert "Traceback" not in ended.err
+
+
+def test_failures_count_once_and_keep_out_of_the_percentiles(small: Path, tmp_path: Path) -> None:
+    with serve("--fail-every", "4") as server:
+        ended = run(
+            server.url,
+            tmp_path / "run",
+            *("--workload", small, "-u", 4, "-r", 100, "--num-requests", 80, "--processes", 2),
+        )
+    requests = ended.summary["requests"]
+    assert requests["failed"] == 20
+    assert requests["by_error"] == {"http_503": 20}
+    assert requests["sent"] == 80
+    rows = {(row["Type"], row["Name"]): row for row in ended.csv_rows()}
+    total = rows["", "Aggregated"]
+    assert (int(total["Request Count"]), int(total["Failure Count"])) == (80, 20)
+    assert sum(int(row["Failure Count"]) for (kind, _), row in rows.items() if kind == "POST") == 20
+    # A refusal takes a millisecond, an answer 38 at the least: none may have entered.
+    assert float(total["Min Response Time"]) > 30
+    assert ended.code in (1, 4)
+
+
+def test_a_refused_request_is_sent_again_where_asked(small: Path, tmp_path: Path) -> None:
+    with serve("--fail-every", "4") as server:
+        ended = run(server.url, tmp_path / "run", *("--workload", small, "-u", 2, "--num-requests", 12, "--retries", 3))
+    answered = {record.index for record in ended.records if record.outcome == "ok"}
+    assert answered == set(range(12))
+    again = [record for record in ended.records if record.attempt]
+    assert again
+    assert len(ended.records) == 12 + len(again)
+    assert ended.meta["sent"]["count"] == 12
+
+
+def _wait_for(condition: object, timeout_s: float = 20) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
