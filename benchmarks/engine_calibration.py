@@ -24,7 +24,8 @@ def _print(table: Published, role: str) -> None:
         point = row.published
         print(
             f"{point.users:>5}{1e3 * point.tpot_s:>12.2f} ms{1e3 * row.tpot_s:>8.2f} ms{_off(row.tpot_s, point.tpot_s)}"
-            f"{1e3 * point.ttft_s:>12.0f} ms{1e3 * row.ttft_s:>8.0f} ms{_off(row.ttft_s, point.ttft_s)}{row.speed:>14.0f}"
+            f"{1e3 * point.ttft_s:>12.0f} ms{1e3 * row.ttft_s:>8.0f} ms{_off(row.ttft_s, point.ttft_s)}"
+            f"{row.speed:>14.0f}"
         )
     tpot, ttft = errors(checked)
     print(f"mean absolute error: TPOT {100 * tpot:.1f} %, TTFT {100 * ttft:.1f} %")

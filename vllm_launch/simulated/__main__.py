@@ -1,10 +1,12 @@
-"""`python -m vllm_launch.simulated --model NAME --device NAME [--flag NAME=VALUE ...]`: the embedded engine by itself."""
+"""`python -m vllm_launch.simulated --model NAME --device NAME [--flag NAME=VALUE ...]`: the embedded engine by
+itself."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import sys
+from dataclasses import replace
 
 from tailgate.exits import BadInput, run_command
 from vllm_launch.simulated.server import serve
@@ -21,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--flag", action="append", default=[], metavar="NAME[=VALUE]", help="a flag of `vllm serve`; may be repeated"
     )
+    parser.add_argument("--slowdown", type=float, default=1.0, help="multiplies the time of every step, for benchmarks")
     given = parser.parse_args(argv)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 
@@ -28,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         settings, notes = EngineSettings.from_flags(given.model, given.device, read_flags(given.flag), given.seed)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
-        serve(settings, given.host, given.port)
+        serve(replace(settings, slowdown=given.slowdown), given.host, given.port)
         return 0
 
     return run_command(run, "simulated engine")

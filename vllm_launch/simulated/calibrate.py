@@ -1,10 +1,10 @@
 """Fits the simulated host's overhead anew: on a run of your own against real vLLM, or on the published figures.
 
-    python -m vllm_launch.simulated.calibrate results/RUN --model NAME --device NAME [--flag NAME=VALUE] -o overhead.json
+    python -m vllm_launch.simulated.calibrate RUN --model NAME --device NAME [--flag NAME=VALUE] -o overhead.json
     TAILGATE_SIMULATED_OVERHEAD=overhead.json python -m vllm_launch serve CONFIG --engine simulated
 
-A run is replayed in virtual time, each request at the time it was really sent and with the tokens it really had; the three
-terms are those that bring the simulated TTFT and TPOT of its requests closest to the measured ones.
+A run is replayed in virtual time, each request at the time it was really sent and with the tokens it really had; the
+three terms are those that bring the simulated TTFT and TPOT of its requests closest to the measured ones.
 """
 
 from __future__ import annotations
@@ -54,13 +54,15 @@ def read_run(path: Path) -> list[Measured]:
 
 
 def run_misses(records: list[Measured], settings: EngineSettings) -> np.ndarray:
-    """Relative errors of a replay: of the mean TTFT and TPOT of each of up to twenty groups of neighbouring requests."""
+    """Relative errors of a replay: of the mean TTFT and TPOT of up to twenty groups of neighbouring requests."""
     start = records[0].sent_ns
     asks = [Ask(r.prompt_tokens or 1, r.output_tokens or 1, (r.sent_ns - start) / 1e9) for r in records]
     served = {id(request.ask): request for request in open_loop(settings, asks).served}
     ttft = np.array([((r.first_ns or 0) - r.sent_ns) / 1e9 for r in records])
     long = np.array([(r.output_tokens or 1) > 1 and bool(r.last_ns) for r in records])
-    tpot = np.array([((r.last_ns or 0) - (r.first_ns or 0)) / 1e9 / max(1, (r.output_tokens or 1) - 1) for r in records])
+    tpot = np.array(
+        [((r.last_ns or 0) - (r.first_ns or 0)) / 1e9 / max(1, (r.output_tokens or 1) - 1) for r in records]
+    )
     ttft_simulated = np.array([served[id(ask)].ttft_s for ask in asks])
     tpot_simulated = np.array([served[id(ask)].tpot_s or 0.0 for ask in asks])
     misses = []
@@ -95,7 +97,12 @@ def main(argv: list[str] | None = None) -> int:
         if given.published:
             fitted = fit(published_misses)
             before, after = (errors(replay(PUBLISHED_TABLE, published_settings(o))) for o in (FITTED, fitted))
-            result = {"tpot_error": after[0], "ttft_error": after[1], "tpot_before": before[0], "ttft_before": before[1]}
+            result = {
+                "tpot_error": after[0],
+                "ttft_error": after[1],
+                "tpot_before": before[0],
+                "ttft_before": before[1],
+            }
         else:
             runs = [read_run(path) for path in given.run]
 

@@ -2,8 +2,8 @@
 
 Three terms, each with a meaning (see `step_time.Overhead`), fitted on one table of five points (TPOT and TTFT each) and
 checked on ten more that took no part. All are means over closed-loop runs of ten requests a user. In lockstep, with
-replies of one and the same length, all users would go on asking in the same instant for ever; no real client does. So the
-replies of these runs are spread by up to 20 tokens either way, which is part of the definition, not of the engine.
+replies of one and the same length, all users would go on asking in the same instant for ever; no real client does. So
+the replies of these runs are spread by up to 20 tokens either way, which is part of the definition, not of the engine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A table of published points for Qwen3-32B, tensor parallel 2, H100 SXM, vLLM 0.12, 2048 batched tokens, 256 sequences.
+    """A table of published points for Qwen3-32B, tensor parallel 2, H100 SXM, vLLM 0.12, 2048 batched tokens, 256
+    sequences.
 
     Source: `silicon_sample.csv` of aiconfigurator-core 0.12.0 (Apache-2.0).
     """
@@ -94,8 +95,8 @@ def published_settings(overhead: Overhead | None = None) -> EngineSettings:
     """The engine as the published runs had it."""
     from vllm_launch.simulated.settings import EngineSettings
 
-    flags = {"tensor-parallel-size": 2, "max-num-batched-tokens": 2048, "max-num-seqs": 256}
-    flags |= {"gpu-memory-utilization": 0.9}  # type: ignore[dict-item]
+    flags: dict[str, object] = {"tensor-parallel-size": 2, "max-num-batched-tokens": 2048, "max-num-seqs": 256}
+    flags["gpu-memory-utilization"] = 0.9
     return EngineSettings.from_flags("Qwen/Qwen3-32B", "h100-sxm", flags, overhead=overhead)[0]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from vllm_launch.simulated.generation import Step
 from vllm_launch.simulated.kv_cache import KVCache
-from vllm_launch.simulated.scheduler import Scheduler, Step
+from vllm_launch.simulated.scheduler import Scheduler
 from vllm_launch.simulated.settings import EngineSettings
 
 
 class Engine:
-    """Drive it with `scheduler.add`/`abort`, `begin()` at the start of a step and `scheduler.complete(step)` at its end."""
+    """Drive it with `scheduler.add`/`abort`, `begin()` at the start of a step and `scheduler.complete(step)` at its
+    end."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings

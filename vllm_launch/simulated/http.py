@@ -1,4 +1,5 @@
-"""The least HTTP/1.1 server the engine needs: keep-alive, chunked replies, and writes that leave when they are asked to.
+"""The least HTTP/1.1 server the engine needs: keep-alive, chunked replies, and writes that leave when they are asked
+to.
 
 Sockets are written directly, one `send` a write with Nagle's algorithm off, so that whoever writes knows when a token
 left; an event loop's own transports queue. Only what a slow reader does not take waits for the loop.
@@ -33,8 +34,9 @@ class HttpRequest:
 
 
 class Connection:
-    """One client. Calls `handle(request, connection)` for one request at a time; the handler answers with `reply` or with
-    `start_stream`, `send_event`s and `end_stream`, now or later. `on_close` is called if the client leaves before."""
+    """One client. Calls `handle(request, connection)` for one request at a time; the handler answers with `reply` or
+    with `start_stream`, `send_event`s and `end_stream`, now or later. `on_close` is called if the client leaves
+    before."""
 
     def __init__(
         self,

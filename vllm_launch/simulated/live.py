@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from vllm_launch.simulated import chunks
+from vllm_launch.simulated.generation import Generation
 from vllm_launch.simulated.http import LAST_CHUNK, Connection, chunk
 from vllm_launch.simulated.protocol import Endpoint, RequestBody
 from vllm_launch.simulated.replies import Reply, ReplyHashes, reply_seed
-from vllm_launch.simulated.scheduler import Generation
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.tokenizer import block_hashes, is_wide, token_id
 

@@ -3,9 +3,9 @@
     python -m venv V && V/bin/pip install aiconfigurator-core==0.12.0 numpy
     V/bin/python -m vllm_launch.simulated.make_tables [NAME...]
 
-One `.npz` per (model, tensor parallel size, system), each about 18 kB, float32, times in milliseconds:
-    decode_batch (b,), decode_context (k,), decode (b, k)    a step of b decodes, each with that many tokens of context
-    prefill_tokens (n,), prefill_prefix (x,), prefill (n, x) a step of n prompt tokens of one request after x cached ones
+One `.npz` per (model, tensor parallel size, system), each about 22 kB, float32, times in ms:
+    decode_batch (b,), decode_context (k,), decode (b, k)    a step of b decodes, each with k tokens of context
+    prefill_tokens (n,), prefill_prefix (x,), prefill (n, x) a step of n tokens of one prompt after x cached ones
     shared (n,)                                              the part of a step that depends on its token count only
 """
 
@@ -93,7 +93,7 @@ def probes(step_ms: Callable[..., float], count: int = 300) -> list[list[float]]
     rows = []
     for _ in range(count):
         decodes, context = int(rng.integers(1, 513)), int(np.exp(rng.uniform(np.log(64), np.log(16000))))
-        tokens, prefix = int(rng.integers(16, 8193)), int(rng.choice([0, 0, rng.integers(0, 16001)]))
+        tokens, prefix = int(rng.integers(16, 8193)), int(rng.integers(0, 16001)) if rng.integers(3) == 0 else 0
         kind = rng.integers(3)
         batch: dict[str, int] = {}
         if kind != 1:

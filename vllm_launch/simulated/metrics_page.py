@@ -5,18 +5,13 @@ Rendered by hand, since a scrape stalls every stream: all text but the numbers i
 
 from __future__ import annotations
 
-import gc
-import os
-import platform
-import resource
-import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from vllm_launch.simulated.engine import Engine
+from vllm_launch.simulated.exposition import Histogram, Labels, Samples, label_text
+from vllm_launch.simulated.generation import Generation, Step
 from vllm_launch.simulated.live import Choice
-from vllm_launch.simulated.scheduler import Generation, Step
 
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 _TTFT = (
@@ -46,76 +41,33 @@ _TTFT = (
 _GAP = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _LONG = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-_HTTP = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60)
-_LATENESS = (5e-05, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
+_LATENESS_MS = (
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    1.5,
+    2,
+    2.5,
+    3,
+    4,
+    5,
+    7.5,
+    10,
+    20,
+    50,
+    100,
+    1000,
+)
+_LATENESS = tuple(ms / 1e3 for ms in _LATENESS_MS)
 _REASONS = ("stop", "length", "abort", "error", "repetition")
-
-Labels = dict[str, str]
-
-
-def _labels(labels: Labels) -> str:
-    escaped = (f'{k}="{_escape(v)}"' for k, v in sorted(labels.items()))
-    return "{" + ",".join(escaped) + "}" if labels else ""
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-class Histogram:
-    """Counts per bucket; `observe` takes a weight, for what many tokens have in common."""
-
-    def __init__(self, name: str, text: str, bounds: Sequence[float], labels: Labels) -> None:
-        self.bounds = [float(bound) for bound in bounds]
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-        self._head = f"# HELP {name} {text}\n# TYPE {name} histogram\n"
-        self._keys = [f"{name}_bucket{_labels({**labels, 'le': str(le)})} " for le in (*self.bounds, "+Inf")]
-        self._count_key, self._sum_key = f"{name}_count{_labels(labels)} ", f"{name}_sum{_labels(labels)} "
-        self._created = _created_lines(name, text, labels)
-
-    def observe(self, value: float, weight: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += weight
-        self.sum += value * weight
-
-    def quantile(self, q: float) -> float:
-        """The upper bound of the bucket that holds quantile `q`; infinite past the last bound, 0 where empty."""
-        wanted, seen = q * sum(self.counts), 0
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            seen += count
-            if seen and seen >= wanted:
-                return bound
-        return 0.0
-
-    def render(self) -> str:
-        lines = [self._head]
-        total = 0
-        for key, count in zip(self._keys, self.counts, strict=True):
-            total += count
-            lines.append(f"{key}{total}.0\n")
-        lines += (f"{self._count_key}{total}.0\n", f"{self._sum_key}{float(self.sum)!r}\n", self._created)
-        return "".join(lines)
-
-
-def _created_lines(name: str, text: str, labels: Labels) -> str:
-    name = f"{name.removesuffix('_total')}_created"
-    return f"# HELP {name} {text}\n# TYPE {name} gauge\n{name}{_labels(labels)} {time.time()!r}\n"
-
-
-class _Samples:
-    """Counters and gauges: one family, its samples given as (labels, value) when it is rendered."""
-
-    def __init__(self, name: str, text: str, kind: str, labels: Iterable[Labels], created: bool = True) -> None:
-        self._head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
-        self._keys = [f"{name}{_labels(each)} " for each in labels]
-        self._created = ""
-        if kind == "counter" and created:
-            first, *others = (_created_lines(name, text, each) for each in labels)
-            self._created = first + "".join(other.splitlines(keepends=True)[-1] for other in others)
-
-    def render(self, values: Iterable[float]) -> str:
-        lines = (f"{key}{float(value)!r}\n" for key, value in zip(self._keys, values, strict=True))
-        return self._head + "".join(lines) + self._created
 
 
 class EngineMetrics:
@@ -252,7 +204,7 @@ class EngineMetrics:
             "tailgate_simulated_behind_steps_total": [self.behind_steps],
         }
         families = (
-            family.render(values.get(name) or [0.0] * len(family._keys)) for name, family in self._families.items()
+            family.render(values.get(name) or [0.0] * len(family.keys)) for name, family in self._families.items()
         )
         histograms = (
             self.prompt_tokens,
@@ -276,7 +228,7 @@ class EngineMetrics:
         return "".join((*families, *(histogram.render() for histogram in histograms), self._info))
 
 
-def _engine_families(base: Labels, model: Labels) -> dict[str, _Samples]:
+def _engine_families(base: Labels, model: Labels) -> dict[str, Samples]:
     def each(label: str, *values: str) -> list[Labels]:
         return [{**base, label: value} for value in values]
 
@@ -319,7 +271,7 @@ def _engine_families(base: Labels, model: Labels) -> dict[str, _Samples]:
         ("tailgate_simulated", "gauge", "1: no GPU and no model stand behind these figures.", [model]),
         ("tailgate_simulated_behind_steps_total", "counter", "Steps handled over 20 ms after their end.", [model]),
     ]
-    return {name: _Samples(name, text, kind, labels) for name, kind, text, labels in wanted}
+    return {name: Samples(name, text, kind, labels) for name, kind, text, labels in wanted}
 
 
 def _cache_info(engine: Engine, base: Labels) -> str:
@@ -343,7 +295,7 @@ def _cache_info(engine: Engine, base: Labels) -> str:
         "num_gpu_blocks_override": settings.num_gpu_blocks_override,
         "user_specified_block_size": False,
     }
-    defaults = {
+    defaults: dict[str, object] = {
         "_block_size_resolved": True,
         "cache_hit_alignment_tokens": None,
         "enable_mamba_shared_prefix_checkpoint": False,
@@ -372,93 +324,4 @@ def _cache_info(engine: Engine, base: Labels) -> str:
     }
     labels = {key: str(value) for key, value in {**defaults, **known}.items()} | base
     name = "vllm:cache_config_info"
-    return f"# HELP {name} The KV cache's configuration.\n# TYPE {name} gauge\n{name}{_labels(labels)} 1.0\n"
-
-
-class HttpMetrics:
-    """What the HTTP layer counts, by handler."""
-
-    def __init__(self) -> None:
-        self._requests: Counter[tuple[str, str, str]] = Counter()
-        self._sizes: dict[str, list[float]] = {}
-        self._durations = Histogram("http_request_duration_highr_seconds", "Duration of requests.", _HTTP, {})
-        self._by_handler: dict[tuple[str, str], Histogram] = {}
-
-    def answered(self, handler: str, method: str, status: int, size: int, seconds: float) -> None:
-        self._requests[handler, method, f"{status // 100}xx"] += 1
-        sizes = self._sizes.setdefault(handler, [0.0, 0.0])
-        sizes[0] += 1
-        sizes[1] += size
-        self._durations.observe(seconds)
-        key = (handler, method)
-        if key not in self._by_handler:
-            name = "http_request_duration_seconds"
-            labels = {"handler": handler, "method": method}
-            self._by_handler[key] = Histogram(name, "Duration of requests by handler.", (0.1, 0.5, 1), labels)
-        self._by_handler[key].observe(seconds)
-
-    def render(self) -> str:
-        if not self._requests:
-            return ""
-        labels = [{"handler": h, "method": m, "status": s} for h, m, s in self._requests]
-        requests = _Samples("http_requests_total", "Requests by method, status and handler.", "counter", labels)
-        page = requests.render(self._requests.values())
-        for name, read in (("http_request_size_bytes", True), ("http_response_size_bytes", False)):
-            page += f"# HELP {name} Content length by handler, where it was told.\n# TYPE {name} summary\n"
-            for handler, (count, size) in self._sizes.items():
-                label = _labels({"handler": handler})
-                page += f"{name}_count{label} {count!r}\n{name}_sum{label} {size if read else 0.0!r}\n"
-        page += self._durations.render()
-        return page + _merged([histogram.render() for histogram in self._by_handler.values()])
-
-
-def _merged(families: list[str]) -> str:
-    """Several histograms of one name as one family: its HELP and TYPE lines stand once."""
-    seen: set[str] = set()
-    lines = []
-    for line in "".join(families).splitlines(keepends=True):
-        if line.startswith("#") and line in seen:
-            continue
-        seen.add(line)
-        lines.append(line)
-    return "".join(sorted(lines, key=lambda line: "_created" in line))
-
-
-def process_page() -> str:
-    """Python's and the process's own figures, as every Prometheus client in Python gives them."""
-    stats = gc.get_stats()
-    generations = [{"generation": str(i)} for i in range(len(stats))]
-    page = ""
-    for name, key, text in (
-        ("python_gc_objects_collected_total", "collected", "Objects collected by the garbage collector."),
-        ("python_gc_objects_uncollectable_total", "uncollectable", "Objects the garbage collector had to leave."),
-        ("python_gc_collections_total", "collections", "Runs of the garbage collector."),
-    ):
-        page += _Samples(name, text, "counter", generations, created=False).render([stat[key] for stat in stats])
-    major, minor, patch = platform.python_version_tuple()
-    version = {"major": major, "minor": minor, "patchlevel": patch, "version": platform.python_version()}
-    version["implementation"] = platform.python_implementation()
-    page += _Samples("python_info", "The Python that runs this.", "gauge", [version]).render([1])
-    for name, kind, value in _process_figures():
-        page += _Samples(name, "Of this process.", kind, [{}], created=False).render([value])
-    return page
-
-
-def _process_figures() -> list[tuple[str, str, float]]:
-    try:
-        with open("/proc/self/stat", encoding="ascii") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        with open("/proc/stat", encoding="ascii") as file:
-            booted = next(float(line.split()[1]) for line in file if line.startswith("btime"))
-        descriptors = len(os.listdir("/proc/self/fd"))
-    except (OSError, StopIteration):
-        return []
-    ticks = os.sysconf("SC_CLK_TCK")
-    return [
-        ("process_virtual_memory_bytes", "gauge", float(fields[20])),
-        ("process_resident_memory_bytes", "gauge", float(fields[21]) * resource.getpagesize()),
-        ("process_start_time_seconds", "gauge", booted + float(fields[19]) / ticks),
-        ("process_cpu_seconds_total", "counter", (float(fields[11]) + float(fields[12])) / ticks),
-        ("process_open_fds", "gauge", float(descriptors)),
-        ("process_max_fds", "gauge", float(resource.getrlimit(resource.RLIMIT_NOFILE)[0])),
-    ]
+    return f"# HELP {name} The KV cache's configuration.\n# TYPE {name} gauge\n{name}{label_text(labels)} 1.0\n"

@@ -1,7 +1,7 @@
 """What clients may ask, and vLLM's words for what they may not: request bodies, checks, and error replies.
 
-Shapes and messages are those captured from vLLM 0.32. Fields that would need a real model's logits or grammar are refused
-rather than answered with an invention.
+Shapes and messages are those captured from vLLM 0.32. Fields that would need a real model's logits or grammar are
+refused rather than answered with an invention.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-Body = TypeVar("Body", bound="RequestBody")
+Shape = TypeVar("Shape", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,10 @@ class CompletionBody(RequestBody):
         """Each prompt as text or as token ids."""
         if isinstance(self.prompt, str):
             return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return [[int(token) for token in self.prompt]]  # type: ignore[arg-type]
-        return list(self.prompt)  # type: ignore[arg-type]
+        ids = [token for token in self.prompt if isinstance(token, int)]
+        if ids:
+            return [ids]
+        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
 
 
 class TokenizeBody(BaseModel):
@@ -141,7 +142,7 @@ class DetokenizeBody(BaseModel):
 Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
 
 
-def read_body(raw: bytes, shape: type[BaseModel]) -> Any:
+def read_body(raw: bytes, shape: type[Shape]) -> Shape:
     """The body as an instance of `shape`; raises `ApiError` in FastAPI's sense, worded as vLLM does."""
     try:
         data = msgspec.json.decode(raw)

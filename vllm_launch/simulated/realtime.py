@@ -1,8 +1,8 @@
 """The engine at the pace of the wall clock: every token leaves at the time its step ends on the simulated GPU.
 
-Step times follow each other without a gap however late this process is: a step starts when the one before it ended on the
-simulated GPU, not when this process noticed. While a step runs, the bytes it will yield are made ready, so that at its end
-they only need to be sent. How late they are is measured, and said.
+Step times follow each other without a gap however late this process is: a step starts when the one before it ended on
+the simulated GPU, not when this process noticed. While a step runs, the bytes it will yield are made ready, so that at
+its end they only need to be sent. How late they are is measured, and said.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 
 from vllm_launch.simulated.alarm import Alarm
 from vllm_launch.simulated.engine import Engine
+from vllm_launch.simulated.generation import Phase, Step
 from vllm_launch.simulated.live import Choice, LiveRequest
 from vllm_launch.simulated.metrics_page import EngineMetrics
-from vllm_launch.simulated.scheduler import Phase, Step
 
 _log = logging.getLogger("tailgate.simulated")
 

@@ -15,14 +15,15 @@ from typing import overload
 
 from vllm_launch.simulated.tokenizer import block_hashes
 
-_ENGLISH = (
-    "time year people way day thing world life hand part child eye woman place work week case point company number group "
-    "problem fact water house light river stone paper table garden window letter morning evening winter summer market road "
-    "bridge island ocean forest mountain valley village city street corner engine wheel metal glass copper silver iron "
-    "cotton leather butter bread coffee sugar pepper apple lemon orange onion potato chicken horse sheep tiger eagle "
-    "sparrow flower petal branch shadow silence music rhythm answer question reason method figure pattern signal station "
-    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which one two all were when we there can more if out so said what up its about"
-).split()
+_ENGLISH = """
+time year people way day thing world life hand part child eye woman place work week case point company number
+group problem fact water house light river stone paper table garden window letter morning evening winter summer
+market road bridge island ocean forest mountain valley village city street corner engine wheel metal glass
+copper silver iron cotton leather butter bread coffee sugar pepper apple lemon orange onion potato chicken horse
+sheep tiger eagle sparrow flower petal branch shadow silence music rhythm answer question reason method figure
+pattern signal station the of and to in is that for it as was with be by on not he his but at are this have from
+or had an they which one two all were when we there can more if
+""".split()  # noqa: SIM905
 _CHINESE = (
     "天地人山水火木金土日月星风云雨雪春夏秋冬东西南北中上下左右前后里外大小多少长短高低远近新旧早晚明亮白黑红黄蓝绿"
     "心手口目耳足头身家门窗桌书笔纸字文语言音乐画城市道路桥河海湖岛石沙田园花草树叶果鸟鱼马牛羊学生老师朋友时间今年"

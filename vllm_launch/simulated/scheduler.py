@@ -1,130 +1,24 @@
 """vLLM's V1 scheduler as a pure stepper: which sequences run in a step, and with how many tokens each.
 
-The rules followed (vLLM 0.32, `v1/core/sched`): one token budget a step; running sequences before waiting ones; a prompt
-that does not fit is computed in chunks; a sequence that finds no block free makes the last one (the one of lowest priority
-under `priority`) give up its blocks and compute them again later; nobody is admitted in a step that had to do so.
+The rules followed (vLLM 0.32, `v1/core/sched`): one token budget a step; running sequences before waiting ones; a
+prompt that does not fit is computed in chunks; a sequence that finds no block free makes the last one (the one of
+lowest priority under `priority`) give up its blocks and compute them again later; nobody is admitted in a step that had
+to do so.
 
-No clock and no sockets. Whoever drives it calls `schedule()` at the start of a step, waits for as long as the step takes,
-and calls `complete(step)`; requests may be added and aborted at any time between.
+No clock and no sockets. Whoever drives it calls `schedule()` at the start of a step, waits for as long as the step
+takes, and calls `complete(step)`; requests may be added and aborted at any time between.
 
-A decoding sequence gains one token in every step, so its progress is implied by the step counter; the scheduler touches it
-only when it needs a new block or ends. That makes a step cost what happens in it, not how many sequences it holds.
+A decoding sequence gains one token in every step, so its progress is implied by the step counter; the scheduler touches
+it only when it needs a new block or ends. That makes a step cost what happens in it, not how many sequences it holds.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterable
 
+from vllm_launch.simulated.generation import Generation, Limits, Phase, Step
 from vllm_launch.simulated.kv_cache import KVCache
-
-
-class Phase(Enum):
-    WAITING = "waiting"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    DONE = "done"
-
-
-class Generation:
-    """One generation: a prompt of `prompt_tokens` tokens that ends after `output_tokens` more.
-
-    `block_hashes` identify the content of the full blocks of the prompt, and beyond it of the output where the one who
-    made them knows it; a shorter list means that the rest can be shared with nobody.
-    """
-
-    __slots__ = (
-        "_anchor",
-        "_block_step",
-        "_order",
-        "arrived",
-        "block_hashes",
-        "blocks",
-        "cached_tokens",
-        "computed",
-        "generated_before",
-        "number",
-        "output_tokens",
-        "owner",
-        "phase",
-        "preemptions",
-        "priority",
-        "prompt_tokens",
-        "registered",
-        "scheduled",
-    )
-
-    def __init__(
-        self,
-        prompt_tokens: int,
-        output_tokens: int,
-        block_hashes: Sequence[int] = (),
-        priority: int = 0,
-        arrived: float = 0.0,
-        owner: object = None,
-    ) -> None:
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.block_hashes = block_hashes
-        self.priority = priority
-        self.arrived = arrived
-        self.owner = owner
-        self.phase = Phase.WAITING
-        self.blocks: list[int] = []
-        self.registered = 0
-        self.computed = 0
-        self.generated_before = 0
-        self.cached_tokens = 0
-        self.preemptions = 0
-        self.scheduled = False
-        self._anchor = 0
-        self._block_step = -1
-        self._order = 0
-        self.number = 0
-
-    @property
-    def known_tokens(self) -> int:
-        """Tokens that must be computed before the next one can be sampled (while not decoding)."""
-        return self.prompt_tokens + self.generated_before
-
-
-@dataclass(slots=True)
-class Step:
-    """What one step computes: `prefills` as sequence -> tokens, and all decoding sequences but the `starved` ones."""
-
-    number: int
-    prefills: dict[Generation, int] = field(default_factory=dict)
-    decodes: int = 0
-    context: int = 0
-    starved: set[Generation] = field(default_factory=set)
-    admitted: list[Generation] = field(default_factory=list)
-    preempted: list[Generation] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        return self.decodes + sum(self.prefills.values())
-
-    @property
-    def prefill_shapes(self) -> list[tuple[int, int]]:
-        """(tokens computed now, tokens before them) of each prefill, as `StepTimes` wants them."""
-        return [(tokens, sequence.computed) for sequence, tokens in self.prefills.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The launch flags a step obeys; names and meanings are vLLM's."""
-
-    max_num_scheduled_tokens: int
-    max_num_active_seqs: int
-    max_model_len: int
-    long_prefill_token_threshold: int = 0
-    enable_chunked_prefill: bool = True
-    priority_policy: bool = False
-    reserve_full_isl: bool = True
-    watermark: float = 0.0
+from vllm_launch.simulated.waiting import FifoWaiting, PriorityWaiting, Waiting
 
 
 class Scheduler:
@@ -132,7 +26,7 @@ class Scheduler:
         self.limits = limits
         self.cache = cache
         self.step_number = 0
-        self.waiting: _Waiting = _PriorityWaiting() if limits.priority_policy else _FifoWaiting()
+        self.waiting: Waiting = PriorityWaiting() if limits.priority_policy else FifoWaiting()
         self.running: dict[Generation, None] = {}
         self.preemptions = 0
         self.prefix_queries = 0
@@ -260,14 +154,21 @@ class Scheduler:
 
     def _grow(self, step: Step, due: list[Generation]) -> None:
         """A block each for the decoding sequences whose next token opens one; the others need nothing this step."""
-        if len(due) > 1:
-            due.sort(key=_by_admission)
-        for sequence in due:
-            if sequence.phase is not Phase.DECODE or sequence._block_step != self.step_number:
-                continue
+        number, size = self.step_number, self.cache.block_size
+        opening = [s for s in dict.fromkeys(due) if s.phase is Phase.DECODE and s._block_step == number]
+        if self.cache.free >= len(opening):
+            for sequence, block in zip(opening, self.cache.take(len(opening)), strict=True):
+                sequence.blocks.append(block)
+                sequence._block_step = number + size
+                if sequence.block_hashes:
+                    self._register(sequence, self._tokens(sequence) - 1)
+            self._need_block.setdefault(number + size, []).extend(opening)
+            return
+        for sequence in sorted(opening, key=_by_admission):
+            if sequence.phase is not Phase.DECODE:
+                continue  # preempted for the sake of one before it
             if not self._allocate(step, sequence, 1):
-                later = [s for s in self.running if s._order > sequence._order]
-                self._starve(step, later)
+                self._starve(step, [s for s in self.running if s._order > sequence._order])
                 return
 
     def _starve(self, step: Step, sequences: Iterable[Generation]) -> None:
@@ -408,64 +309,3 @@ class Scheduler:
 
 def _by_admission(sequence: Generation) -> int:
     return sequence._order
-
-
-class _FifoWaiting:
-    """Waiting sequences in order of arrival; preempted ones return to the front."""
-
-    def __init__(self) -> None:
-        self._queue: deque[Generation] = deque()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Generation]:
-        return iter(self._queue)
-
-    def first(self) -> Generation:
-        return self._queue[0]
-
-    def add(self, sequence: Generation) -> None:
-        self._queue.append(sequence)
-
-    def put_back(self, sequence: Generation) -> None:
-        self._queue.appendleft(sequence)
-
-    def remove(self, sequence: Generation) -> None:
-        if self._queue[0] is sequence:
-            self._queue.popleft()
-        else:
-            self._queue.remove(sequence)
-
-
-class _PriorityWaiting:
-    """Waiting sequences by priority (lower first), then arrival; removal marks an entry dead and skips it later."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, float, int, Generation]] = []
-        self._members: set[Generation] = set()
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __iter__(self) -> Iterator[Generation]:
-        return iter(self._members)
-
-    def first(self) -> Generation:
-        while self._heap[0][3] not in self._members:
-            heapq.heappop(self._heap)
-        return self._heap[0][3]
-
-    def add(self, sequence: Generation) -> None:
-        heapq.heappush(self._heap, (sequence.priority, sequence.arrived, sequence.number, sequence))
-        self._members.add(sequence)
-
-    put_back = add
-
-    def remove(self, sequence: Generation) -> None:
-        self._members.discard(sequence)
-        if self._heap and self._heap[0][3] is sequence:
-            heapq.heappop(self._heap)
-
-
-_Waiting = _FifoWaiting | _PriorityWaiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hmac
 import logging
 import os
@@ -11,9 +12,8 @@ import signal
 import socket
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import uvloop
@@ -21,15 +21,17 @@ import uvloop
 from tailgate.exits import BadInput
 from vllm_launch.simulated.alarm import Alarm
 from vllm_launch.simulated.engine import Engine
+from vllm_launch.simulated.host_metrics import HttpMetrics, process_page
 from vllm_launch.simulated.http import Connection, HttpRequest
 from vllm_launch.simulated.live import LiveRequest, request_id
-from vllm_launch.simulated.metrics_page import EngineMetrics, HttpMetrics, process_page
+from vllm_launch.simulated.metrics_page import EngineMetrics
 from vllm_launch.simulated.protocol import (
     BUSY,
     ApiError,
     ChatBody,
     CompletionBody,
     Endpoint,
+    RequestBody,
     TokenizeBody,
     check,
     output_limit,
@@ -50,6 +52,10 @@ def serve(settings: EngineSettings, host: str = "127.0.0.1", port: int = 8000) -
     Says on stdout when it is ready. Raises `BadInput` where the port cannot be had.
     """
     listener = _listen(host, port)
+    # Requests are short-lived and many: the collector's full passes over all that is loaded would stall every stream.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, listener, host))
 
@@ -74,8 +80,9 @@ async def _serve(settings: EngineSettings, listener: socket.socket, host: str) -
     model = settings.model
     print(
         f"tailgate simulated engine: {model.name} on {settings.tensor_parallel} x {settings.device.name}, "
-        f"{settings.kv_blocks * settings.block_size} KV tokens, max-num-batched-tokens {settings.max_num_batched_tokens}, "
-        f"max-num-seqs {settings.max_num_seqs}; no GPU, no model: all it yields is simulated\n"
+        f"{settings.kv_blocks * settings.block_size} KV tokens, "
+        f"max-num-batched-tokens {settings.max_num_batched_tokens}, max-num-seqs {settings.max_num_seqs}; "
+        "no GPU, no model: all it yields is simulated\n"
         f"Ready on http://{host}:{listener.getsockname()[1]}",
         flush=True,
     )
@@ -153,9 +160,9 @@ class Server:
             self._count(request, error.status)
         except Exception:
             _log.exception("a request failed")
-            error = ApiError(500, "Internal server error", "InternalServerError")
-            connection.reply(error.status, error.body())
-            self._count(request, error.status)
+            failure = ApiError(500, "Internal server error", "InternalServerError")
+            connection.reply(failure.status, failure.body())
+            self._count(request, failure.status)
 
     def _route(self, request: HttpRequest) -> Handler:
         method, handler = self._routes.get(request.path, ("", _not_found))
@@ -180,18 +187,20 @@ class Server:
     # -- generation -------------------------------------------------------------------------------------------------
 
     def _generate(self, request: HttpRequest, connection: Connection) -> None:
-        endpoint: Endpoint = "/v1/completions" if request.path == "/v1/completions" else "/v1/chat/completions"
         settings = self.settings
-        body: ChatBody | CompletionBody
-        prompts: list[Any]
-        if endpoint == "/v1/chat/completions":
-            body = read_body(request.body, ChatBody)
+        endpoint: Endpoint
+        body: RequestBody
+        prompts: list[Sequence[object]]
+        if request.path == "/v1/chat/completions":
+            endpoint = "/v1/chat/completions"
+            body = chat = read_body(request.body, ChatBody)
             check(body, settings.served_names, settings.limits.max_model_len)
-            prompts = [chat_tokens((message.role, message.text()) for message in body.messages)]
+            prompts = [chat_tokens((message.role, message.text()) for message in chat.messages)]
         else:
-            body = read_body(request.body, CompletionBody)
+            endpoint = "/v1/completions"
+            body = completion = read_body(request.body, CompletionBody)
             check(body, settings.served_names, settings.limits.max_model_len)
-            prompts = [tokenize(prompt) if isinstance(prompt, str) else prompt for prompt in body.prompts()]
+            prompts = [tokenize(text) if isinstance(text, str) else text for text in completion.prompts()]
         limits = [output_limit(body, len(prompt), settings.limits.max_model_len) for prompt in prompts]
         self._admit(sum(map(len, prompts)), len(prompts) * body.n)
         name = request_id(endpoint, request.headers.get("x-request-id") or body.request_id)

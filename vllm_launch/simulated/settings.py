@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tailgate.exits import BadInput
 from vllm_launch.simulated.calibration import overhead_for
 from vllm_launch.simulated.catalogue import GIB, Device, Model, find_device, find_model
-from vllm_launch.simulated.scheduler import Limits
+from vllm_launch.simulated.generation import Limits
 from vllm_launch.simulated.step_time import Overhead, StepTimes, available_tables, load_table
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -165,8 +165,8 @@ class _Reading:
             )
         if not limits.enable_chunked_prefill and tokens < limits.max_model_len:
             raise BadInput(
-                f"max-num-batched-tokens ({tokens}) is smaller than max-model-len ({limits.max_model_len}), and chunked "
-                "prefill is off, so that longer prompts could never run",
+                f"max-num-batched-tokens ({tokens}) is below max-model-len ({limits.max_model_len}) and "
+                "chunked prefill is off, so that longer prompts could never run",
                 "raise max-num-batched-tokens, lower max-model-len, or leave enable-chunked-prefill on",
             )
         if kv_memory <= 0:
@@ -203,7 +203,7 @@ class _Reading:
         value = _integer("max-model-len", asked, 1)
         if value > self.model.max_model_len:
             raise BadInput(
-                f"max-model-len: {value} is more than the {self.model.max_model_len} that {self.model.name} was made for",
+                f"max-model-len: {value} is over the {self.model.max_model_len} that {self.model.name} was made for",
                 "lower it",
             )
         return value
@@ -266,9 +266,8 @@ def _kv_memory(model: Model, device: Device, tp: int, utilization: float, tokens
     """Bytes a GPU has left for its KV cache: what vLLM finds by profiling a full step, estimated from shapes.
 
     Counted besides the weights: the widest activations of a step of `tokens` tokens, the float32 logits of `seqs`
-    sequences with one copy for sampling, and 3 GiB for the CUDA context, communication
-    buffers, CUDA graphs and fragments: with that the published runs that outgrow the cache (Qwen3-32B, 4096 in, 1024 out, 64
-    at a time) preempt as they did on silicon.
+    sequences with one copy for sampling, and 3 GiB for the CUDA context, communication buffers, CUDA graphs and
+    fragments (an estimate: it lets published runs that outgrow the cache queue about as long as they did on silicon).
     """
     weights = model.parameters * 2 / tp
     activations = tokens * (8 * model.hidden + 6 * model.intermediate / tp)

@@ -1,8 +1,8 @@
 """How long a step of the simulated GPU takes: frozen tables of measured kernels plus the host's overhead.
 
 A mixed step of b decodes and n prompt tokens costs S(n+b) + [P - S(n)] + [D - S(b)]: S is the part of a step that
-depends only on how many tokens it carries (GEMMs, norms, collectives), P and D are whole prefill and decode steps, so the
-brackets are their attention. Several prompts in one step share S and the launch of one attention kernel.
+depends only on how many tokens it carries (GEMMs, norms, collectives), P and D are whole prefill and decode steps, so
+the brackets are their attention. Several prompts in one step share S and the launch of one attention kernel.
 Source of the tables: see `tables/README.md`. Pure; no clock is read here.
 """
 
@@ -23,9 +23,9 @@ TABLES = Path(__file__).parent / "tables"
 class Overhead:
     """What a step and a request cost outside the GPU's kernels, in seconds. `calibrate` fits them; see `calibration`.
 
-    `per_step_s` and `per_sequence_s` lengthen each step (scheduling, sampling, input preparation: a constant and a share
-    for each sequence in it); `per_request_s` passes between a request's arrival and its entry into the queue (HTTP,
-    templating, tokenising) and lengthens TTFT alone.
+    `per_step_s` and `per_sequence_s` lengthen each step (scheduling, sampling, input preparation: a constant and a
+    share for each sequence in it); `per_request_s` passes between a request's arrival and its entry into the queue
+    (HTTP, templating, tokenising) and lengthens TTFT alone.
     """
 
     per_step_s: float
@@ -37,9 +37,10 @@ class StepTimes:
     """Step times of one model on one device, in seconds."""
 
     def __init__(self, arrays: dict[str, np.ndarray], overhead: Overhead, slowdown: float = 1.0) -> None:
-        """`arrays` as `make_tables` writes them; `slowdown` multiplies every kernel time (1: as measured)."""
+        """`arrays` as `make_tables` writes them; `slowdown` multiplies the time of every step (1: as measured)."""
         self.overhead = overhead
-        scale = slowdown / 1000.0
+        self.slowdown = slowdown
+        scale = 1.0 / 1000.0
         self._batch, self._context = arrays["decode_batch"].tolist(), arrays["decode_context"].tolist()
         self._tokens, self._prefix = arrays["prefill_tokens"].tolist(), arrays["prefill_prefix"].tolist()
         shared = arrays["shared"].astype(np.float64) * scale
@@ -54,6 +55,8 @@ class StepTimes:
     def kernels_s(self, decodes: int, context: int, prefills: Sequence[tuple[int, int]]) -> float:
         """The GPU's share of a step: `decodes` sequences with `context` tokens in all, and `prefills` as
         (tokens computed now, tokens before them)."""
+        if not decodes and not prefills:
+            return 0.0
         total = decodes
         attention = 0.0
         if decodes:
@@ -67,12 +70,8 @@ class StepTimes:
 
     def step_s(self, decodes: int, context: int, prefills: Sequence[tuple[int, int]]) -> float:
         """The whole step, host overhead included."""
-        sequences = decodes + len(prefills)
-        return (
-            self.kernels_s(decodes, context, prefills)
-            + self.overhead.per_step_s
-            + self.overhead.per_sequence_s * sequences
-        )
+        host = self.overhead.per_step_s + self.overhead.per_sequence_s * (decodes + len(prefills))
+        return (self.kernels_s(decodes, context, prefills) + host) * self.slowdown
 
 
 def _cell(axis: list[float], value: float) -> tuple[int, float]:

@@ -1,8 +1,8 @@
 """A tokenizer of this engine's own: fast, deterministic, and additive at word borders.
 
 A token is one CJK character, or up to twelve other characters of a word with the space before them, or one character of
-white space. So the count of `a + b` is the sum of theirs wherever b starts with white space or a CJK character, and prompts
-of an exact length can be built from words. It is no model's tokenizer: a text has another length there.
+white space. So the count of `a + b` is the sum of theirs wherever b starts with white space or a CJK character, and
+prompts of an exact length can be built from words. It is no model's tokenizer: a text has another length there.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m vllm_launch.simulated.virtual --model Qwen/Qwen3-32B --flag tensor-parallel-size=2 --concurrency 8,32
 
-A load is either `closed_loop` (users that wait for their reply before they ask again) or `open_loop` (requests that come
-when they come). Both are exact: nothing is sampled, nothing waits.
+A load is either `closed_loop` (users that wait for their reply before they ask again) or `open_loop` (requests that
+come when they come). Both are exact: nothing is sampled, nothing waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from tailgate.exits import BadInput, run_command
 from vllm_launch.simulated.engine import Engine
-from vllm_launch.simulated.scheduler import Generation
+from vllm_launch.simulated.generation import Generation
 from vllm_launch.simulated.settings import EngineSettings
 
 
@@ -140,7 +140,7 @@ class _Run:
             if self._keep_tokens:
                 for generation in scheduler.decoding():
                     if generation not in step.starved:
-                        generation.owner.token_s.append(self.now)  # type: ignore[attr-defined]
+                        self._told(generation)
             first, finished = scheduler.complete(step)
             for generation in first:
                 self._started(generation)
@@ -164,7 +164,11 @@ class _Run:
         assert isinstance(served, Served)
         if served.first_s < 0:
             served.first_s = self.now
-        if served.token_s is not None:
+        self._told(generation)
+
+    def _told(self, generation: Generation) -> None:
+        served = generation.owner
+        if isinstance(served, Served) and served.token_s is not None:
             served.token_s.append(self.now)
 
     def _ended(self, generation: Generation) -> Served:
