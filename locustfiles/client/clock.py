@@ -37,8 +37,10 @@ class ClockHealth:
     `late_events` of all token `events` had to be given a time later than their arrival. `difference_…` is between two
     clocks over `compared` reads (wire: the kernel's stamp against the ring's; kernel: the time of reading against the
     stamp, that is how late this program reads), in seconds, None where nothing was compared. `ring_drops` are packets
-    that found the ring full, `unstamped_reads` reads that came without the kernel's stamp. Zero windows, either side's,
-    mean that one could not take what the other had to send.
+    that found the ring full, `unstamped_reads` reads that came without the kernel's stamp. Of the network: segments
+    that came ahead of an earlier one (reordering, or the other was lost); segments that came again though they had
+    arrived (their acknowledgement was late or lost; reading sockets late delays it, and the server's tail loss probe
+    then repeats one); closed windows, either side's: one could not take what the other had to send.
     """
 
     clock: str
@@ -46,7 +48,7 @@ class ClockHealth:
     late_events: int
     unstamped_reads: int = 0
     ring_drops: int = 0
-    retransmissions: int = 0
+    repeated_segments: int = 0
     overtaking_segments: int = 0
     zero_windows: int = 0
     compared: int = 0

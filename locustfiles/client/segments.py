@@ -20,14 +20,15 @@ _SEQUENCES = 1 << 32
 class Arrivals:
     """All bytes up to `ends[i]` had arrived at `times_ns[i]`; both ascend.
 
-    Where `lost[i]`, the bytes after `ends[i-1]` were never seen by the capture and have no time. `retransmitted` and
-    `overtaken` count segments that held nothing new, and that came ahead of an earlier one.
+    Where `lost[i]`, the bytes after `ends[i-1]` were never seen by the capture and have no time (`lost` is None where
+    there are none). `repeated` and `overtaken` count segments that held nothing new, and that came ahead of an earlier
+    one.
     """
 
     ends: Int64s
     times_ns: Int64s
-    lost: npt.NDArray[np.bool_]
-    retransmitted: int = 0
+    lost: npt.NDArray[np.bool_] | None = None
+    repeated: int = 0
     overtaken: int = 0
 
 
@@ -41,18 +42,18 @@ def unwrap(sequence: Int64s, first: Int64s, near: Int64s) -> Int64s:
 def in_order(starts: Int64s, ends: Int64s, times_ns: Int64s, base: int) -> Arrivals:
     """Arrivals of the bytes past offset `base`, from the segments [start, end) in the order of their capture."""
     if len(starts) and starts[0] == base and bool((starts[1:] == ends[:-1]).all()):
-        return Arrivals(ends, times_ns, np.zeros(len(ends), bool))
+        return Arrivals(ends, times_ns)
     return _reordered(starts, ends, times_ns, base)
 
 
 def _reordered(starts: Int64s, ends: Int64s, times_ns: Int64s, base: int) -> Arrivals:
-    edge, retransmitted, overtaken = base, 0, 0
+    edge, repeated, overtaken = base, 0, 0
     ahead: list[tuple[int, int, int]] = []
     found: list[tuple[int, int, bool]] = []
     for start, end, time_ns in zip(starts.tolist(), ends.tolist(), times_ns.tolist(), strict=True):
         if end <= edge:
             # What ends at or before `base` belongs to an earlier response, which has counted it.
-            retransmitted += end > base
+            repeated += end > base
         elif start > edge:
             heapq.heappush(ahead, (start, end, time_ns))
         else:
@@ -74,7 +75,7 @@ def _reordered(starts: Int64s, ends: Int64s, times_ns: Int64s, base: int) -> Arr
     return Arrivals(
         np.array(columns[0], np.int64),
         np.array(columns[1], np.int64),
-        np.array(columns[2], bool),
-        retransmitted,
+        np.array(columns[2], bool) if any(columns[2]) else None,
+        repeated,
         overtaken,
     )

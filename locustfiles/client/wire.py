@@ -21,7 +21,7 @@ from locustfiles.client.clock import Clock, ClockHealth, Nanoseconds, read_times
 from locustfiles.client.connection import Connection
 from locustfiles.client.hub import BatchedReadiness
 from locustfiles.client.ring import PacketRing, Packets
-from locustfiles.client.segments import in_order, unwrap
+from locustfiles.client.segments import Arrivals, in_order, unwrap
 from locustfiles.client.spread import Spread
 
 Int64s = npt.NDArray[np.int64]
@@ -32,12 +32,12 @@ _LAZY_TURNS = 22  # the same where ends are announced
 _SURPRISES_BORNE = 0.02  # share of unannounced ends up to which sockets are read lazily
 _SURPRISES_REMEMBERED = 0.05  # weight of the latest end in that share
 _NOTICED_LATE_NS = 12_000_000  # a user's next request should leave within 10 ms of a stream's end
-_SAFETY_TURNS = 30  # ticks between two looks at all sockets, whatever the ring says
+_SAFETY_TURNS = 143  # ticks between two looks at all sockets, whatever the ring says
 _FIRST_BYTES = 256
 _PILE = 16 * 1024
 _SMALL = 64  # bytes; no event with a token in it is so small, the end of a stream (also under TLS) is
 _COMPARED = 7  # one connection in eight
-_JOURNAL = 1 << 14
+_JOURNAL = 1 << 12
 _FIN, _SYN, _RST = 1, 2, 4
 _NEVER = np.iinfo(np.int64).max
 
@@ -87,7 +87,7 @@ class WireClock(Clock):
         self._rows = 0
         self._difference = Spread()
         self._events = self._late = 0
-        self._retransmitted = self._overtaken = self._zero_windows = 0
+        self._repeated = self._overtaken = self._zero_windows = 0
 
     # The connection's life.
 
@@ -118,7 +118,6 @@ class WireClock(Clock):
         trace: _Trace = connection.trace
         slot = trace.slot
         trace.base = connection.taken
-        self._collect(trace)
         del trace.segments[:]
         self._taken[slot] = connection.taken
         self._eager_until[slot] = _NEVER if whole_at_once else connection.taken + _FIRST_BYTES
@@ -157,30 +156,37 @@ class WireClock(Clock):
                 self._drain()
             self._collect(trace)
             trace.anchored = bool(self._first[trace.slot] >= 0)
-        read_ends, read_ns = read_times(connection)
-        fallback = read_ns[np.searchsorted(read_ends, offsets)]
-        self._events += len(offsets) - 1
-        if not trace.anchored:
-            self._late += len(offsets) - 1
-            return fallback, len(offsets) - 1
         rows = np.array(trace.segments, np.int64).reshape(-1, 3)
         seen = in_order(rows[:, 0], rows[:, 1], rows[:, 2], trace.base)
-        self._retransmitted += seen.retransmitted
+        self._repeated += seen.repeated
         self._overtaken += seen.overtaken
-        if not len(seen.ends):
+        self._events += len(offsets) - 1
+        segment = np.searchsorted(seen.ends, offsets)
+        if seen.lost is None and trace.anchored and segment[-1] < len(seen.ends):
+            times, late = seen.times_ns[segment], 0
+        else:
+            times, late = self._patched(connection, offsets, seen, segment)
+        self._learn(surprised=not trace.announced and time.time_ns() - times[-1] > _NOTICED_LATE_NS)
+        if not trace.slot & _COMPARED:
+            self._compare(connection, seen)
+        return times, late
+
+    def _patched(
+        self, connection: Connection, offsets: Nanoseconds, seen: Arrivals, segment: Int64s
+    ) -> tuple[Nanoseconds, int]:
+        """Arrivals where the ring has not seen everything: what it missed has the kernel's time of its read."""
+        read_ends, read_ns = read_times(connection)
+        fallback = read_ns[np.searchsorted(read_ends, offsets)]
+        if not connection.trace.anchored or not len(seen.ends):
             self._late += len(offsets) - 1
             return fallback, len(offsets) - 1
-        if not trace.slot & _COMPARED:
-            self._compare(read_ends, read_ns, seen.ends, seen.times_ns)
-        segment = np.searchsorted(seen.ends, offsets)
         missing = segment == len(seen.ends)
-        segment[missing] = 0
-        missing |= seen.lost[segment]
+        segment = np.where(missing, 0, segment)
+        if seen.lost is not None:
+            missing |= seen.lost[segment]
         late = int(np.count_nonzero(missing[:-1]))
         self._late += late
-        times = np.where(missing, fallback, seen.times_ns[segment])
-        self._learn(surprised=not trace.announced and time.time_ns() - times[-1] > _NOTICED_LATE_NS)
-        return times, late
+        return np.where(missing, fallback, seen.times_ns[segment]), late
 
     def health(self) -> ClockHealth:
         return ClockHealth(
@@ -189,7 +195,7 @@ class WireClock(Clock):
             late_events=self._late,
             unstamped_reads=self.unstamped,
             ring_drops=self._ring.dropped,
-            retransmissions=self._retransmitted,
+            repeated_segments=self._repeated,
             overtaking_segments=self._overtaken,
             zero_windows=self._zero_windows,
             compared=self._difference.count,
@@ -272,11 +278,13 @@ class WireClock(Clock):
         self._surprises += _SURPRISES_REMEMBERED * (surprised - self._surprises)
         self._turns_between_reads = _EAGER_TURNS if self._surprises > _SURPRISES_BORNE else _LAZY_TURNS
 
-    def _compare(self, read_ends: Int64s, read_ns: Int64s, ends: Int64s, times_ns: Int64s) -> None:
-        """The kernel's time of each read against the wire's of the same byte: the two clocks must agree."""
-        at = np.minimum(np.searchsorted(ends, read_ends), len(ends) - 1)
-        same = ends[at] == read_ends
-        self._difference.add((read_ns - times_ns[at])[same].tolist())
+    def _compare(self, connection: Connection, seen: Arrivals) -> None:
+        """The kernel's time of each read against the ring's of the same byte: the two clocks must agree."""
+        if not len(seen.ends) or not connection.trace.anchored:
+            return
+        read_ends, read_ns = read_times(connection)
+        at = np.minimum(np.searchsorted(seen.ends, read_ends), len(seen.ends) - 1)
+        self._difference.add((read_ns - seen.times_ns[at])[seen.ends[at] == read_ends].tolist())
 
     # The journal.
 
