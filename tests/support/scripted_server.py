@@ -84,7 +84,7 @@ class _Server:
             line, body, buffered = request
             connection.settimeout(60)
             method, path, _ = line.split(" ", 2)
-            if method != "POST":
+            if method != "POST" or not path.startswith("/v1/"):
                 connection.sendall(self._page(path))
                 continue
             try:
