@@ -1,0 +1,189 @@
+"""`python -m vllm_launch`: check, show and diff launch configs, serve one, run an experiment."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tailgate.exits import Exit, run_command
+from vllm_launch import effect
+from vllm_launch.config import LaunchConfig, load_config
+from vllm_launch.engines import ENGINES, command, simulated_flags
+from vllm_launch.experiment import plan, require_difference, run_experiment
+from vllm_launch.experiment_file import load_experiment
+from vllm_launch.processes import tidy_on_signals
+
+_CONFIG_HELP = "launch config: a name (see vllm_launch/configs/) or a path ending in .yaml"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code. Raises `BadInput`."""
+    args = _parser().parse_args(argv)
+    action: Callable[[argparse.Namespace], int] = args.action
+    return action(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m vllm_launch", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, action: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(action=action)
+        made.add_argument("--json", action="store_true", help="print JSON")
+        return made
+
+    check = add("check", _check, "check a config against vLLM's own flags")
+    show = add("show", _show, "print the exact command and environment of a config")
+    for one in (check, show):
+        one.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
+        one.add_argument("--vllm", metavar="VERSION", help="vLLM version whose flags are meant (default: the config's)")
+    show.add_argument("--engine", choices=ENGINES, default="vllm")
+    diff = add("diff", _diff, "what differs in effect between two configs, and between each and its device's defaults")
+    diff.add_argument("before", metavar="A", help=_CONFIG_HELP)
+    diff.add_argument("after", metavar="B", help=_CONFIG_HELP)
+    serve = add("serve", _serve, "serve a config in the foreground until Ctrl-C")
+    serve.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
+    serve.add_argument("--engine", choices=ENGINES, default="vllm")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
+    experiment = add(
+        "experiment", _experiment, "run an experiment: two configs, interleaved, with a verdict and a report"
+    )
+    experiment.add_argument("file", metavar="FILE", help="experiment file, or a name (see vllm_launch/experiments/)")
+    experiment.add_argument("--results", type=Path, default=Path("results"), metavar="DIR")
+    experiment.add_argument("--dry-run", action="store_true", help="say what would run, and for how long")
+    experiment.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
+    return parser
+
+
+def _check(args: argparse.Namespace) -> int:
+    config = load_config(args.config, version=args.vllm)
+    effect.effective(config)
+    idle = effect.without_effect(config)
+    if args.json:
+        _print({"config": config.name, "vllm": config.version, "ok": True, "no_effect": idle})
+    else:
+        print(f"{config.name}: ok for vLLM {config.version}")
+        for line in idle:
+            print(f"  {line}")
+    return Exit.GOOD
+
+
+def _show(args: argparse.Namespace) -> int:
+    config = load_config(args.config, version=args.vllm)
+    asked = command(config, args.engine, host="127.0.0.1", port=8000)
+    env = {name: config.public_env().get(name, value) for name, value in asked.env.items()}
+    changes = _changes(effect.from_defaults(config))
+    if args.json:
+        _print({"config": config.name, "argv": asked.argv, "env": env, "from_defaults": changes})
+        return Exit.GOOD
+    print(" \\\n  ".join([*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join(asked.argv)]))
+    _print_changes(f"\nagainst the defaults on {config.device}", changes)
+    return Exit.GOOD
+
+
+def _diff(args: argparse.Namespace) -> int:
+    before, after = load_config(args.before), load_config(args.after)
+    between = _changes(effect.differences(before, after))
+    sides = {config.name: config for config in (before, after)}
+    if args.json:
+        _print(
+            {
+                "between": between,
+                "from_defaults": {name: _changes(effect.from_defaults(c)) for name, c in sides.items()},
+                "no_effect": {name: effect.without_effect(c) for name, c in sides.items()},
+            }
+        )
+        return Exit.GOOD
+    _print_changes(f"{before.name} -> {after.name}", between)
+    for name, config in sides.items():
+        _print_changes(f"\n{name} against the defaults on {config.device}", _changes(effect.from_defaults(config)))
+        for line in effect.without_effect(config):
+            print(f"  {line}")
+    return Exit.GOOD
+
+
+def _serve(args: argparse.Namespace) -> int:
+    config = load_config(args.config)
+    if args.engine == "simulated":
+        _serve_simulated(config, args.host, args.port)
+        return Exit.GOOD
+    from vllm_launch.launch import launch
+
+    with (
+        tidy_on_signals(),
+        launch(config, args.engine, log=None, host=args.host, port=args.port, python=args.python) as engine,
+    ):
+        print(f"serving {engine.model} at {engine.url} (ready after {engine.started_in_s:.1f} s); Ctrl-C ends it")
+        while engine.child.wait(3600.0) is None:
+            pass
+        engine.check()
+    return Exit.GOOD
+
+
+def _serve_simulated(config: LaunchConfig, host: str, port: int) -> None:
+    from vllm_launch.simulated.server import serve
+    from vllm_launch.simulated.settings import EngineSettings
+
+    settings, notes = EngineSettings.from_flags(config.model, config.device, simulated_flags(config))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    serve(settings, host, port)
+
+
+def _experiment(args: argparse.Namespace) -> int:
+    # Plots and statistics take a second to load, which the other commands need not wait for.
+    from vllm_launch.experiment import plan, require_difference, run_experiment
+
+    experiment = load_experiment(args.file)
+    require_difference(experiment)
+    planned = plan(experiment)
+    if args.dry_run:
+        _print(planned) if args.json else _print_plan(planned)
+        return Exit.GOOD
+    if not args.json:
+        _print_plan(planned)
+    with tidy_on_signals():
+        result = run_experiment(
+            experiment, args.results, python=args.python, say=(lambda text: None) if args.json else print
+        )
+    if args.json:
+        _print(result.to_dict())
+    return result.exit_code
+
+
+def _print_plan(planned: dict[str, Any]) -> None:
+    simulated = " (SIMULATED: no real hardware is measured)" if planned["simulated"] else ""
+    print(f"experiment {planned['experiment']} on the {planned['engine']} engine{simulated}")
+    print(f"  load      {planned['workload']}, {planned['load']}")
+    print(f"  legs      {', '.join(leg['name'] + ' ' + leg['config'] for leg in planned['legs'])}")
+    print(f"  changes   {'; '.join(planned['differences'])}")
+    print(f"  takes     about {planned['expected_s']:.0f} s\n", flush=True)
+
+
+def _changes(found: Sequence[effect.Difference]) -> list[dict[str, Any]]:
+    return [{"flag": d.flag, "before": d.before, "after": d.after, "note": d.note} for d in found]
+
+
+def _print_changes(title: str, changes: list[dict[str, Any]]) -> None:
+    print(f"{title}:")
+    for change in changes:
+        note = f"  ({change['note'].strip()})" if change["note"] else ""
+        print(f"  {change['flag']}: {effect.shown(change['before'])} -> {effect.shown(change['after'])}{note}")
+    if not changes:
+        print("  no difference in effect")
+
+
+def _print(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, "vllm_launch"))

@@ -1,0 +1,79 @@
+"""The few questions we ask an engine over HTTP, with the standard library: is it up, what is it, one first token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class EngineUnreachable(Exception):
+    """The engine gave no answer, or not the one asked for; the message says which."""
+
+
+def ask(url: str, path: str, *, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> str:
+    """The text that `GET path` (or `POST` of `body` as JSON) answers; raises `EngineUnreachable` unless it is a 200.
+
+    Goes straight to the host, whatever proxies the environment names: engines under test are near.
+    """
+    target = urlsplit(url)
+    kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
+    connection = kind(target.hostname or "127.0.0.1", target.port, timeout=timeout_s)
+    headers = {"Content-Type": "application/json", "Connection": "close"}
+    if key := os.environ.get("VLLM_API_KEY") or os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    try:
+        connection.request("POST" if body else "GET", path, json.dumps(body) if body else None, headers)
+        response = connection.getresponse()
+        text = response.read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineUnreachable(f"{path}: {error or type(error).__name__}") from None
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise EngineUnreachable(f"{path}: HTTP {response.status}: {text[:200]}")
+    return text
+
+
+def healthy(url: str) -> bool:
+    """Whether `/health` answers 200 now."""
+    try:
+        ask(url, "/health", timeout_s=2.0)
+    except EngineUnreachable:
+        return False
+    return True
+
+
+def model_name(url: str) -> str:
+    """The name of the first model served."""
+    models = _json(url, "/v1/models").get("data") or []
+    if not models:
+        raise EngineUnreachable("/v1/models: lists no model")
+    return str(models[0]["id"])
+
+
+def version(url: str) -> dict[str, Any]:
+    """What `/version` says: `version`, from the embedded engine also `simulated` and `engine`; empty if it is silent."""
+    try:
+        return _json(url, "/version")
+    except EngineUnreachable:
+        return {}
+
+
+def first_token(url: str, model: str, timeout_s: float = 120.0) -> None:
+    """Streams one token, the proof that the engine serves; raises `EngineUnreachable` if none comes."""
+    body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "stream": True}
+    text = ask(url, "/v1/completions", body=body, timeout_s=timeout_s)
+    if '"choices"' not in text:
+        raise EngineUnreachable(f"/v1/completions: no token in {text[:200]!r}")
+
+
+def _json(url: str, path: str) -> dict[str, Any]:
+    text = ask(url, path)
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise EngineUnreachable(f"{path}: not JSON: {text[:80]!r}") from None
+    return answer if isinstance(answer, dict) else {}

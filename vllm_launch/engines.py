@@ -1,0 +1,85 @@
+"""The exact command and environment that serve a launch config, for each kind of engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailgate.exits import BadInput
+from vllm_launch import cpu_vllm
+from vllm_launch.config import LaunchConfig
+
+ENGINES = ("vllm", "simulated")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is executed: `argv`, and `env` added to the caller's environment."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+
+
+def command(config: LaunchConfig, engine: str, *, host: str, port: int, python: str | None = None) -> Command:
+    """The command that serves `config`; writes nothing and starts nothing.
+
+    `python` is the interpreter of the environment vLLM is installed in (default: `TAILGATE_VLLM_PYTHON`, the suite's
+    own environment for vLLM on CPU where the device is cpu, else this one).
+    """
+    address = ["--host", host, "--port", str(port)]
+    if engine == "simulated":
+        argv = [sys.executable, "-m", "vllm_launch", "serve", str(config.path.resolve()), "--engine", "simulated"]
+        return Command([*argv, *address], {"PYTHONPATH": _with_our_root()})
+    argv = [python or vllm_python(config), "-m", "vllm.entrypoints.openai.api_server"]
+    argv += ["--model", _model(config)]
+    if config.served_model_name:
+        argv += ["--served-model-name", config.served_model_name]
+    env = {"VLLM_NO_USAGE_STATS": "1", **config.env}
+    if config.model.startswith(cpu_vllm.GENERATED):
+        env["HF_HUB_OFFLINE"] = "1"
+    return Command([*argv, *address, *config.flags.argv(config.args)], env)
+
+
+def vllm_python(config: LaunchConfig) -> str:
+    """The interpreter that has vLLM for this config's device, by the rules of `command`."""
+    if named := os.environ.get("TAILGATE_VLLM_PYTHON"):
+        return named
+    if config.device == "cpu":
+        return str(cpu_vllm.PYTHON)
+    return sys.executable
+
+
+def require_vllm(python: str, config: LaunchConfig) -> None:
+    """Raises `BadInput` with the mend unless `python` can start vLLM."""
+    if config.device == "cpu" and python == str(cpu_vllm.PYTHON):
+        cpu_vllm.require_ready()
+    elif python == sys.executable and importlib.util.find_spec("vllm") is None:
+        raise BadInput(
+            "vLLM is not installed in this Python environment",
+            "install it, name the environment that has it with --python, or use --engine simulated",
+        )
+    elif not Path(python).is_file():
+        raise BadInput(f"there is no Python at {python}", "name the environment that has vLLM with --python")
+
+
+def simulated_flags(config: LaunchConfig) -> dict[str, Any]:
+    """The flags as the embedded engine takes them."""
+    named = {"served-model-name": config.served_model_name} if config.served_model_name else {}
+    return {**named, **config.args}
+
+
+def _model(config: LaunchConfig) -> str:
+    if config.model.startswith(cpu_vllm.GENERATED):
+        return str(cpu_vllm.model_path(config.model))
+    return config.model
+
+
+def _with_our_root() -> str:
+    root = str(Path(__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    return f"{root}{os.pathsep}{inherited}" if inherited else root

@@ -1,0 +1,177 @@
+"""Runs an experiment: each leg on a fresh engine, interleaved; then the comparison, the report and the verdict.
+
+Legs run A B B A, so that a drift of the machine hits both sides alike. Every leg is a load test as a user would start
+it, with a run directory of its own beside the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from exporters.compare import Comparison, compare
+
+from exporters.report import write_report
+from exporters.run_store import Run
+from tailgate.exits import BadInput, Exit
+from vllm_launch import effect, engine_api
+from vllm_launch.config import LaunchConfig
+from vllm_launch.engine_metrics import Scraper, read_cache_config
+from vllm_launch.engines import command
+from vllm_launch.experiment_file import Experiment, Leg
+from vllm_launch.launch import RunningEngine, launch
+from vllm_launch.load_test import Load, run
+from vllm_launch.progress import Progress
+
+# Seconds that a leg takes beyond its run time, for the plan: engine start, Locust's start, drain and end.
+_OVERHEAD_S = {"simulated": 9.0, "vllm": 60.0}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment came to. `exit_code` is the comparison's."""
+
+    directory: Path
+    report: Path
+    comparison: Comparison
+    exit_code: Exit
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "directory": str(self.directory),
+            "report": str(self.report),
+            "exit_code": int(self.exit_code),
+            "comparison": self.comparison.to_dict(),
+        }
+
+
+def require_difference(experiment: Experiment) -> None:
+    """Raises `BadInput` where both sides are one and the same engine."""
+    if not effect.differences(experiment.baseline, experiment.candidate):
+        raise BadInput(
+            f"{experiment.baseline.name} and {experiment.candidate.name} resolve to the same engine: there is nothing "
+            "to compare",
+            "change a flag that has an effect on this device (python -m vllm_launch diff shows it)",
+        )
+
+
+def plan(experiment: Experiment) -> dict[str, Any]:
+    """What would run, in order, and about how long it would take (seconds)."""
+    file = experiment.file
+    return {
+        "experiment": experiment.name,
+        "engine": file.engine,
+        "simulated": file.engine == "simulated",
+        "workload": file.workload,
+        "load": f"{file.users} users" if file.users else f"{file.request_rate:g} requests/s",
+        "legs": [{"name": leg.name, "config": leg.config.name, "seed": leg.seed} for leg in experiment.legs],
+        "differences": differences_text(experiment.baseline, experiment.candidate),
+        "expected_s": len(experiment.legs) * (file.run_time + _OVERHEAD_S[file.engine]),
+    }
+
+
+def run_experiment(
+    experiment: Experiment, results: Path, *, python: str | None = None, say: Callable[[str], None] = print
+) -> Result:
+    """Runs every leg, compares, writes `report.html` and `comparison.json`. Raises `BadInput` where it cannot go on."""
+    directory = results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{experiment.name}"
+    directory.mkdir(parents=True)
+    legs = experiment.legs
+    progress = Progress(len(legs))
+    for leg in legs:
+        progress.step(f"{leg.side} {leg.config.name}")
+        _run_leg(experiment, leg, directory, python, progress)
+    sides = {side: [Run.load(directory / leg.name) for leg in legs if leg.side == side] for side in ("A", "B")}
+    comparison = compare(sides["A"], sides["B"], margin=experiment.file.margin, gate=experiment.file.gate)
+    (directory / "comparison.json").write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", encoding="utf-8")
+    report = directory / "report.html"
+    write_report(report, sides["A"], sides["B"], comparison)
+    say(comparison.text())
+    say(f"\nreport: {report}")
+    return Result(directory, report, comparison, Exit(comparison.exit_code))
+
+
+def _run_leg(experiment: Experiment, leg: Leg, directory: Path, python: str | None, progress: Progress) -> None:
+    file = experiment.file
+    logs = directory / "logs"
+    load = Load(
+        workload=experiment.workload,
+        users=file.users,
+        request_rate=file.request_rate,
+        run_time_s=file.run_time,
+        warm_up_s=file.warm_up,
+        seed=leg.seed,
+        workers=file.workers,
+    )
+
+    def starting(text: str) -> None:
+        progress.show(0.0, text)
+
+    with (
+        launch(leg.config, file.engine, log=logs / f"{leg.name}-engine.log", python=python, say=starting) as engine,
+        Scraper(engine.url, directory / leg.name / "engine.jsonl") as scraper,
+    ):
+        about = logs / f"{leg.name}-launch.json"
+        about.write_text(json.dumps(launch_facts(leg.config, file.engine, engine), indent=2) + "\n", encoding="utf-8")
+
+        def tick(elapsed_s: float) -> None:
+            share = elapsed_s / (file.run_time + 4.0)
+            progress.show(share, f"{min(elapsed_s, file.run_time):4.0f}/{file.run_time:g} s  {_state(scraper.latest)}")
+
+        code = run(
+            load,
+            engine.url,
+            leg.config.name,
+            directory / leg.name,
+            logs=logs,
+            env={"TAILGATE_LAUNCH_CONFIG": str(about)},
+            tick=tick,
+        )
+        engine.check()
+    summary = json.loads((directory / leg.name / "summary.json").read_text(encoding="utf-8"))
+    requests = summary["requests"]
+    trouble = "" if code in (Exit.GOOD, Exit.REGRESSION) else "; not valid" if code == Exit.NOT_VALID else ""
+    progress.done(f"{requests['ok']} ok, {requests['failed']} failed, {requests['cancelled']} cancelled{trouble}")
+
+
+def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> dict[str, Any]:
+    """What run.json keeps of a launch: the config, its exact command, its difference from the device's defaults, and
+    what the engine says of itself. No secret is in it."""
+    try:
+        cache = read_cache_config(engine_api.ask(running.url, "/metrics"))
+    except engine_api.EngineUnreachable:
+        cache = {}
+    return {
+        "name": config.name,
+        "about": config.about,
+        "engine": engine,
+        "model": config.model,
+        "device": config.device,
+        "vllm": config.version,
+        "args": dict(config.args),
+        "env": config.public_env(),
+        "argv": command(config, engine, host="127.0.0.1", port=0).argv[1:],
+        "diff": {d.flag: {"default": d.before, "value": d.after, "note": d.note} for d in effect.from_defaults(config)},
+        "no_effect": effect.without_effect(config),
+        "started_in_s": round(running.started_in_s, 3),
+        "said_version": running.version,
+        "cache_config": cache,
+    }
+
+
+def differences_text(before: LaunchConfig, after: LaunchConfig) -> list[str]:
+    """One line for each flag in which two engines differ."""
+    return [f"{d.flag}: {effect.shown(d.before)} -> {effect.shown(d.after)}" for d in effect.differences(before, after)]
+
+
+def _state(sample: dict[str, Any]) -> str:
+    """The engine's last sample in a few words."""
+    if "running" not in sample:
+        return ""
+    share = sample.get("kv_cache_usage", 0.0)
+    return f"running {sample['running']:.0f}, waiting {sample.get('waiting', 0):.0f}, KV cache {share:.0%}"

@@ -1,0 +1,143 @@
+"""Child processes that leave nothing behind: each in a process group of its own, ended surely, logged to a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import psutil
+
+_GUARD = Path(__file__).with_name("guard.py")
+
+
+class Child:
+    """A started process and everything it starts. Use as a context manager: leaving it ends the whole group."""
+
+    def __init__(self, argv: Sequence[str], log: Path | None, env: Mapping[str, str] | None = None) -> None:
+        """Starts `argv` with `env` added to ours; output goes to `log` (None: to ours). Raises `OSError`."""
+        self.argv = list(argv)
+        self.log = log
+        output: IO[bytes] | None = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            output = log.open("ab")
+        try:
+            self._process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+                start_new_session=True,
+            )
+        finally:
+            if output is not None:
+                output.close()
+        self.pid = self._process.pid
+        _guard("+", self.pid)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def poll(self) -> int | None:
+        """The exit status (negative: the signal), or None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Waits at most `timeout_s`; the exit status, or None if it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
+
+    def terminate(self) -> None:
+        """Asks the group to end and returns at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGTERM)
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Ends the process and all it started: SIGTERM, then after `grace_s` SIGKILL. Returns when none is left."""
+        family = self._family()
+        self.terminate()
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and (self.poll() is None or _alive(family)):
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        # A helper that moved to a session of its own is out of the group's reach.
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._process.wait()
+        psutil.wait_procs(family, timeout=5)
+        _guard("-", self.pid)
+
+    def tail(self, lines: int = 12) -> list[str]:
+        """The last non-empty lines of its log."""
+        if self.log is None or not self.log.is_file():
+            return []
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - 32_768))
+            text = file.read().decode("utf-8", "replace")
+        return [line for line in text.splitlines() if line.strip()][-lines:]
+
+    def _family(self) -> list[psutil.Process]:
+        found: dict[int, psutil.Process] = {}
+        with contextlib.suppress(psutil.Error):
+            found |= {child.pid: child for child in psutil.Process(self.pid).children(recursive=True)}
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError, psutil.Error):
+                if pid != self.pid and os.getpgid(pid) == self.pid:
+                    found[pid] = psutil.Process(pid)
+        return list(found.values())
+
+
+def _alive(family: Sequence[psutil.Process]) -> bool:
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
+
+
+_watcher: subprocess.Popen[str] | None = None
+_watcher_lock = threading.Lock()
+
+
+def _guard(sign: str, group: int) -> None:
+    """Tells the guard, started with the first child, which groups it must end should we vanish."""
+    global _watcher
+    with _watcher_lock:
+        if _watcher is None or _watcher.poll() is not None:
+            argv = [sys.executable, "-I", "-S", str(_GUARD)]
+            _watcher = subprocess.Popen(argv, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        assert _watcher.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            _watcher.stdin.write(f"{sign}{group}\n")
+            _watcher.stdin.flush()
+
+
+@contextlib.contextmanager
+def tidy_on_signals() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that every `Child` is ended on the way out."""
+
+    def unwind(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, unwind) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
