@@ -14,7 +14,6 @@ from tailgate.exits import Exit, run_command
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig, load_config
 from vllm_launch.engines import ENGINES, command, simulated_flags
-from vllm_launch.experiment import plan, require_difference, run_experiment
 from vllm_launch.experiment_file import load_experiment
 from vllm_launch.processes import tidy_on_signals
 

@@ -55,7 +55,7 @@ def model_name(url: str) -> str:
 
 
 def version(url: str) -> dict[str, Any]:
-    """What `/version` says: `version`, from the embedded engine also `simulated` and `engine`; empty if it is silent."""
+    """What `/version` says: `version`, from the embedded engine `simulated` and `engine` too; empty if silent."""
     try:
         return _json(url, "/version")
     except EngineUnreachable:
