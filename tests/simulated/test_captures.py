@@ -108,8 +108,8 @@ def test_prompt_and_reply_together_too_long(engine: EngineProcess) -> None:
     assert status == 400
     assert json.loads(body)["error"] == {
         "message": "This model's maximum context length is 4096 tokens. However, you requested 4090 output tokens and "
-        "your prompt contains at least 7 input tokens, for a total of at least 4097 tokens. Please reduce the length of "
-        "the input prompt or the number of requested output tokens. (parameter=input_tokens, value=7)",
+        "your prompt contains at least 7 input tokens, for a total of at least 4097 tokens. Please reduce the length "
+        "of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=7)",
         "type": "BadRequestError",
         "param": "input_tokens",
         "code": 400,

@@ -122,7 +122,7 @@ class EngineMetrics:
         self._scheduled_at: dict[Generation, float] = {}
         self._first_at: dict[Generation, float] = {}
         self._families = _engine_families(base, model)
-        self._info = _cache_info(engine, base)
+        self._info = _cache_info(engine)
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ def _engine_families(base: Labels, model: Labels) -> dict[str, Samples]:
     return {name: Samples(name, text, kind, labels) for name, kind, text, labels in wanted}
 
 
-def _cache_info(engine: Engine, base: Labels) -> str:
+def _cache_info(engine: Engine) -> str:
     """`vllm:cache_config_info`: what is known of the cache stands in its labels, the rest as vLLM's defaults."""
     settings = engine.settings
     tokens = settings.kv_blocks * settings.block_size
@@ -322,6 +322,6 @@ def _cache_info(engine: Engine, base: Labels) -> str:
         "use_kda_recoverssm": False,
         "use_replayssm": False,
     }
-    labels = {key: str(value) for key, value in {**defaults, **known}.items()} | base
+    labels = {key: str(value) for key, value in {**defaults, **known, "engine": 0}.items()}
     name = "vllm:cache_config_info"
     return f"# HELP {name} The KV cache's configuration.\n# TYPE {name} gauge\n{name}{label_text(labels)} 1.0\n"
