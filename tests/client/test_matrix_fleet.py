@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -30,14 +31,21 @@ TENTHS = [
 ]
 
 
+def _free_port() -> str:
+    """A port of this run's own: on Locust's usual one, the workers of some other run might join."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return str(listener.getsockname()[1])
+
+
 @pytest.mark.parametrize("mix", [TENTHS, STREAMED], ids=["a tenth of each kind", "the whole catalogue"])
 def test_two_workers_count_what_the_server_counts(mix: list[str], tmp_path: Path) -> None:
     results = tmp_path / "results"
+    port = _free_port()
     with ScriptedServer("--mix", ",".join(mix)) as server:
         command = [
             *(sys.executable, "-m", "locust", "-f", "locustfiles/chat.py", "--headless", "-H", server.url),
             *("-u", "200", "-r", "200", "-t", "90s", "--processes", "2", "--workload", "chat-short"),
-            *("--csv", str(tmp_path / "locust")),
+            *("--csv", str(tmp_path / "locust"), "--master-bind-port", port, "--master-port", port),
             *("--num-requests", str(REQUESTS), "--results", str(results), "--json-file", str(tmp_path / "locust")),
             *("--first-token-timeout", "3", "--idle-timeout", "3", "--request-timeout", "30"),
         ]
