@@ -51,11 +51,11 @@ def read_sample(page: str, time_ns: int) -> dict[str, Any]:
         wanted |= {f"{name}_sum": f"{short}_sum", f"{name}_count": f"{short}_count"}
     sample: dict[str, Any] = {"time_ns": time_ns}
     for name, _, value in _samples(page):
-        short = wanted.get(name)
-        if short in _LARGEST:
-            sample[short] = max(value, sample.get(short, 0.0))
-        elif short:
-            sample[short] = sample.get(short, 0.0) + value
+        if name not in wanted:
+            continue
+        key = wanted[name]
+        so_far = sample.get(key, 0.0)
+        sample[key] = max(value, so_far) if key in _LARGEST else so_far + value
     missing = sorted(set(wanted.values()) - sample.keys())
     return {**sample, "missing": missing} if missing else sample
 

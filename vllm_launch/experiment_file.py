@@ -74,7 +74,7 @@ class Leg:
     """One run of one side. Repeat i of either side has the same seed: both sides see the same requests."""
 
     name: str
-    side: Literal["A", "B"]
+    side: str
     config: LaunchConfig
     seed: int
 
@@ -92,13 +92,12 @@ class Experiment:
     @property
     def legs(self) -> list[Leg]:
         """Every leg in the order in which they run."""
-        seen = {"A": 0, "B": 0}
-        found = []
-        for side in self.file.order * self.file.rounds:
+        order = self.file.order * self.file.rounds
+        found: list[Leg] = []
+        for number, side in enumerate(order, start=1):
+            repeat = order[:number].count(side)
             config = self.baseline if side == "A" else self.candidate
-            seen[side] += 1
-            seed = self.file.seed + seen[side] - 1
-            found.append(Leg(f"{len(found) + 1}-{side}{seen[side]}", side, config, seed))  # type: ignore[arg-type]
+            found.append(Leg(f"{number}-{side}{repeat}", side, config, self.file.seed + repeat - 1))
         return found
 
     @property

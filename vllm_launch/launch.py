@@ -156,6 +156,7 @@ def require_free(host: str, port: int) -> None:
 def _holder(port: int) -> str:
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            held = connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:2] == (port,)
+            if held and connection.pid:
                 return f" (held by process {connection.pid}, {psutil.Process(connection.pid).name()})"
     return ""
