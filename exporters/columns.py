@@ -1,0 +1,254 @@
+"""Records as numpy columns, and each latency's values out of them: the one place where a metric is defined.
+
+Definitions are those of the project's vocabulary: TTFT and E2E run from the send, their `_scheduled` twins from the
+scheduled send; ITL is each gap between token events; TPOT is (last - first) / (output tokens - 1); a stall is the
+longest gap of one request. Only requests that succeeded yield latencies. Send lag belongs to every request sent.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from exporters.quantiles import Floats
+from exporters.record import RequestRecord
+
+METRICS = (
+    "ttft_s",
+    "itl_s",
+    "itl_token_s",
+    "stall_s",
+    "tpot_s",
+    "e2e_s",
+    "connect_s",
+    "send_lag_s",
+    "ttft_scheduled_s",
+    "e2e_scheduled_s",
+)
+OUTCOMES = ("ok", "failed", "cancelled")
+_FROM_RECORD = (
+    "index",
+    "scheduled_ns",
+    "sent_ns",
+    "first_ns",
+    "last_ns",
+    "end_ns",
+    "connect_ns",
+    "events",
+    "coalesced",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "outcome",
+    "class_code",
+    "worker_code",
+    "in_window",
+    "counted_events",
+)
+ABSENT = np.iinfo(np.int64).min
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass
+class Columns:
+    """n requests. Integer columns are int64 with `ABSENT` where a record had none.
+
+    `gaps_ns` is flat, in request order; request i owns `gaps_ns[gap_starts[i]:gap_starts[i + 1]]` (n + 1 starts).
+    `gap_tokens` runs parallel to `gaps_ns`, 0 where the server did not say; None where no request had it.
+    """
+
+    index: Ints
+    scheduled_ns: Ints
+    sent_ns: Ints
+    first_ns: Ints
+    last_ns: Ints
+    end_ns: Ints
+    connect_ns: Ints
+    events: Ints
+    coalesced: Ints
+    prompt_tokens: Ints
+    output_tokens: Ints
+    cached_tokens: Ints
+    outcome: Ints
+    class_code: Ints
+    worker_code: Ints
+    in_window: Bools
+    counted_events: Bools
+    gaps_ns: Ints
+    gap_starts: Ints
+    gap_tokens: Ints | None
+    classes: list[str]
+    workers: list[str]
+    errors: list[str | None]
+    clocks: set[str]
+
+    @staticmethod
+    def of(records: Iterable[RequestRecord]) -> Columns:
+        """The columns of `records`, in their order; one pass, no record is kept."""
+        stamps = array("q")
+        gaps, tokens, starts = array("q"), array("q"), array("q", [0])
+        classes: dict[str, int] = {}
+        workers: dict[str, int] = {}
+        errors: list[str | None] = []
+        clocks: set[str] = set()
+        for r in records:
+            stamps.extend(
+                (
+                    r.index,
+                    _or_absent(r.scheduled_ns),
+                    r.sent_ns,
+                    _or_absent(r.first_ns),
+                    _or_absent(r.last_ns),
+                    r.end_ns,
+                    _or_absent(r.connect_ns),
+                    r.events,
+                    r.coalesced,
+                    _or_absent(r.prompt_tokens),
+                    _or_absent(
+                        r.events if r.output_tokens is None and r.tokens_source == "events" else r.output_tokens
+                    ),
+                    _or_absent(r.cached_tokens),
+                    OUTCOMES.index(r.outcome),
+                    classes.setdefault(r.request_class, len(classes)),
+                    workers.setdefault(r.worker, len(workers)),
+                    r.in_window,
+                    r.tokens_source == "events",
+                )
+            )
+            gaps.extend(r.gaps_ns)
+            if r.gap_tokens is not None and len(r.gap_tokens) == len(r.gaps_ns):
+                # Filled up lazily: most servers never say, and then the column is not built at all.
+                _pad_with_zeros(tokens, len(gaps) - len(r.gaps_ns))
+                tokens.extend(r.gap_tokens)
+            starts.append(len(gaps))
+            errors.append(r.error)
+            clocks.add(r.clock)
+        if len(tokens):
+            _pad_with_zeros(tokens, len(gaps))
+        table = _int64(stamps).reshape(-1, len(_FROM_RECORD))
+        column: dict[str, Any] = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(_FROM_RECORD)}
+        flags: dict[str, Any] = {name: column.pop(name) != 0 for name in ("in_window", "counted_events")}
+        return Columns(
+            **column,
+            **flags,
+            gaps_ns=_int64(gaps),
+            gap_starts=_int64(starts),
+            gap_tokens=_int64(tokens) if len(tokens) else None,
+            classes=list(classes),
+            workers=list(workers),
+            errors=errors,
+            clocks=clocks,
+        )
+
+    def __len__(self) -> int:
+        return int(self.index.size)
+
+    @cached_property
+    def ok(self) -> Bools:
+        """Whether each request succeeded."""
+        return self.outcome == OUTCOMES.index("ok")
+
+    @cached_property
+    def gap_owner(self) -> Ints:
+        """For each gap the position of its request."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.gap_starts))
+
+    def values(self, metric: str, chosen: Bools) -> Floats:
+        """The observations of `metric` (seconds) among the requests where `chosen` (length n) is true."""
+        values, _ = self.values_with_owner(metric, chosen)
+        return values
+
+    def values_with_owner(self, metric: str, chosen: Bools) -> tuple[Floats, Ints]:
+        """As `values`, with the position of the request each observation belongs to."""
+        if metric in ("itl_s", "itl_token_s"):
+            return self._gaps(metric, chosen & self.ok)
+        per_request = self.per_request(metric)
+        position = np.flatnonzero(chosen & ~np.isnan(per_request)).astype(np.int64)
+        return per_request[position], position
+
+    def per_request(self, metric: str) -> Floats:
+        """One value a request (seconds), NaN where it has none; for every metric but the gaps themselves."""
+        if metric not in self._computed:
+            self._computed[metric] = _PER_REQUEST[metric](self)
+        return self._computed[metric]
+
+    @cached_property
+    def _computed(self) -> dict[str, Floats]:
+        return {}
+
+    def _gaps(self, metric: str, chosen: Bools) -> tuple[Floats, Ints]:
+        counts = np.diff(self.gap_starts)
+        if metric == "itl_s":
+            of_chosen = np.repeat(chosen, counts)
+            owner = np.repeat(np.flatnonzero(chosen).astype(np.int64), counts[chosen])
+            gaps: Floats = self.gaps_ns[of_chosen] * 1e-9
+            return gaps, owner
+        if self.gap_tokens is None:
+            return np.empty(0), np.empty(0, dtype=np.int64)
+        times = np.where(np.repeat(chosen, counts), self.gap_tokens, 0)
+        share: Floats = self.gaps_ns / np.maximum(self.gap_tokens, 1) * 1e-9
+        return np.repeat(share, times), np.repeat(self.gap_owner, times)
+
+    def longest_gap_s(self) -> Floats:
+        """Each request's longest gap, NaN where it has none."""
+        longest = np.full(len(self), np.nan)
+        has = np.diff(self.gap_starts) > 0
+        if has.any():
+            longest[has] = np.maximum.reduceat(self.gaps_ns, self.gap_starts[:-1][has]) * 1e-9
+        return longest
+
+
+def _or_absent(value: int | None) -> int:
+    return ABSENT if value is None else value
+
+
+def _pad_with_zeros(values: array[int], length: int) -> None:
+    values.frombytes(bytes(values.itemsize * (length - len(values))))
+
+
+def _int64(values: array[int]) -> Ints:
+    return np.frombuffer(values, dtype=np.int64) if len(values) else np.empty(0, dtype=np.int64)
+
+
+def _between(start: str, end: str, *, ok_only: bool = True) -> Callable[[Columns], Floats]:
+    def length(columns: Columns) -> Floats:
+        a, b = getattr(columns, start), getattr(columns, end)
+        known = (a != ABSENT) & (b != ABSENT)
+        if ok_only:
+            known &= columns.ok
+        return np.where(known, (np.where(known, b, 0) - np.where(known, a, 0)) * 1e-9, np.nan)
+
+    return length
+
+
+def _tpot(columns: Columns) -> Floats:
+    spread = _between("first_ns", "last_ns")(columns)
+    tokens = columns.output_tokens
+    return np.where(tokens > 1, spread / np.maximum(tokens - 1, 1), np.nan)
+
+
+def _connect(columns: Columns) -> Floats:
+    return np.where(columns.ok & (columns.connect_ns != ABSENT), columns.connect_ns * 1e-9, np.nan)
+
+
+def _stall(columns: Columns) -> Floats:
+    return np.where(columns.ok, columns.longest_gap_s(), np.nan)
+
+
+_PER_REQUEST: dict[str, Callable[[Columns], Floats]] = {
+    "ttft_s": _between("sent_ns", "first_ns"),
+    "stall_s": _stall,
+    "tpot_s": _tpot,
+    "e2e_s": _between("sent_ns", "end_ns"),
+    "connect_s": _connect,
+    "send_lag_s": _between("scheduled_ns", "sent_ns", ok_only=False),
+    "ttft_scheduled_s": _between("scheduled_ns", "first_ns"),
+    "e2e_scheduled_s": _between("scheduled_ns", "end_ns"),
+}

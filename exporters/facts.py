@@ -1,0 +1,138 @@
+"""What the rest needs to know out of `run.json`, read in one place and forgiving of what an older run lacks.
+
+`run.json` is one mapping. The keys read here:
+
+- `schema`, `suite_version`, `started_utc`, `label`, `argv` (list), `command` (the line that repeats the run)
+- `workload` (`{"name": …, …resolved}` or a name), `seed`, `arrival` (`{"kind", "rate", …}`), `users`, `slo` (text)
+- `target`, `model`, `engine` (`{"name", "version", "simulated"}`), `simulated`, `clock`, `bodies_sha256`
+- `launch`: `{"name", "engine", "device", "args": {flag: value}, "env": {…}, "diff": {…}}` of the engine under test
+- `window`: `{"start_ns", "end_ns"}`, the end of the warm-up and the stop of sending
+- `workers`: `{worker: measurements of itself}`, see `exporters.quality.WorkerHealth`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+RUN_SCHEMA = "tailgate.run/1"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The measured span, epoch ns."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """Its length, never zero, so that it can be divided by."""
+        return max((self.end_ns - self.start_ns) * 1e-9, 1e-9)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The parts of `run.json` that summaries, comparisons and reports use; None where the run does not say."""
+
+    meta: Mapping[str, Any]
+
+    def text(self, key: str, inner: str = "name") -> str | None:
+        """`meta[key]` as text; the `inner` entry where it is a mapping."""
+        value = self.meta.get(key)
+        if isinstance(value, Mapping):
+            value = value.get(inner)
+        return None if value is None else str(value)
+
+    @property
+    def label(self) -> str:
+        """How the run is called: its label, else its launch config, else its workload."""
+        return str(self.meta.get("label") or self.text("launch") or self.text("workload") or "run")
+
+    @property
+    def workload(self) -> str | None:
+        return self.text("workload")
+
+    @property
+    def model(self) -> str | None:
+        return self.text("model")
+
+    @property
+    def clock(self) -> str | None:
+        return self.text("clock")
+
+    @property
+    def seed(self) -> Any:
+        return self.meta.get("seed")
+
+    @property
+    def arrival(self) -> str | None:
+        return self.text("arrival", "kind")
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests were sent by a schedule, not by users who wait."""
+        return self.arrival not in (None, "closed")
+
+    @property
+    def rate(self) -> float | None:
+        """Requests/s asked of the whole fleet, in open loop."""
+        arrival = self.meta.get("arrival")
+        rate = arrival.get("rate") if isinstance(arrival, Mapping) else None
+        return float(rate) if rate and self.open_loop else None
+
+    @property
+    def engine(self) -> str | None:
+        """Engine kind, without its version."""
+        return self.text("engine")
+
+    @property
+    def engine_version(self) -> str | None:
+        return self.text("engine", "version")
+
+    @property
+    def simulated(self) -> bool:
+        engine = self.meta.get("engine")
+        return bool(self.meta.get("simulated") or (isinstance(engine, Mapping) and engine.get("simulated")))
+
+    @property
+    def slo(self) -> str | None:
+        value = self.meta.get("slo")
+        return str(value) if value else None
+
+    @property
+    def launch(self) -> Mapping[str, Any]:
+        value = self.meta.get("launch")
+        return value if isinstance(value, Mapping) else {}
+
+    @property
+    def window(self) -> Window | None:
+        value = self.meta.get("window")
+        if not isinstance(value, Mapping) or value.get("start_ns") is None or value.get("end_ns") is None:
+            return None
+        return Window(int(value["start_ns"]), int(value["end_ns"]))
+
+    @property
+    def workers(self) -> Mapping[str, Mapping[str, Any]]:
+        value = self.meta.get("workers")
+        return {str(k): v for k, v in value.items() if isinstance(v, Mapping)} if isinstance(value, Mapping) else {}
+
+    @property
+    def command(self) -> str | None:
+        """The command line that repeats the run."""
+        if self.meta.get("command"):
+            return str(self.meta["command"])
+        argv = self.meta.get("argv")
+        return " ".join(_quoted(str(word)) for word in argv) if isinstance(argv, list) and argv else None
+
+
+def utc(epoch_ns: int) -> str:
+    """An instant as ISO 8601 in UTC, to the ms."""
+    return datetime.fromtimestamp(epoch_ns * 1e-9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _quoted(word: str) -> str:
+    plain = all(c.isalnum() or c in "-_./:=,%+@" for c in word)
+    return word if word and plain else "'" + word.replace("'", "'\\''") + "'"

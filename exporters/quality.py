@@ -1,0 +1,255 @@
+"""Whether a run may be believed: what the client measured of itself, held against one table of limits.
+
+Only what spoils a figure makes a run invalid, and that depends on the clock: with the wire clock an event's time is
+taken before this program reads it, so a late reader does no harm to it, while a packet ring that overflowed does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from exporters.columns import Columns
+from exporters.facts import Facts, Window
+
+READ_CLOCKS = frozenset({"user"})
+LATE_READER_CLOCKS = frozenset({"user", "kernel"})
+ANY_CLOCK = frozenset({"user", "kernel", "wire"})
+
+
+class WorkerHealth(msgspec.Struct, kw_only=True):
+    """What one worker measured of itself; an entry of `run.json`'s `workers`. None where it did not measure.
+
+    `cpu_share` is its process's CPU seconds per second of the window (1.0 is one whole core); the four counts cover
+    the worker's whole life, not only the window, so that they can be held against the records that arrived.
+    """
+
+    host: str | None = None
+    version: str | None = None
+    loop_lag_p50_s: float | None = None
+    loop_lag_p99_s: float | None = None
+    cpu_share: float | None = None
+    ring_drops: int = 0
+    wall_clock_step_s: float | None = None
+    in_flight_mean: float | None = None
+    in_flight_asked: float | None = None
+    sent: int | None = None
+    ok: int | None = None
+    failed: int | None = None
+    cancelled: int | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything the rules look at, for a whole run."""
+
+    clock: str
+    workers: int
+    open_loop: bool
+    ok: int
+    coalesced_share: float | None
+    loop_lag_p99_s: float | None
+    send_lag_p99_s: float | None
+    rate_requested: float | None
+    rate_achieved: float | None
+    worker_cpu_max: float | None
+    ring_drop_share: float
+    cancelled_share: float
+    in_flight_ratio: float | None
+    wall_clock_step_s: float | None
+    unaccounted: tuple[str, ...]
+
+    @property
+    def late_reader(self) -> bool:
+        """Whether this program, and not the server, may have put several events into one read."""
+        return self.loop_lag_p99_s is None or self.loop_lag_p99_s > 0.002
+
+    @property
+    def rate_share(self) -> float | None:
+        if not self.rate_requested or self.rate_achieved is None:
+            return None
+        return self.rate_achieved / self.rate_requested
+
+    @property
+    def add_workers(self) -> str:
+        """How many more workers would bring the busiest core down to about 60 %."""
+        busiest = self.worker_cpu_max or 0.9
+        more = max(1, math.ceil(self.workers * busiest / 0.6) - self.workers)
+        return f"add {more} worker{'s' if more > 1 else ''} (--processes {self.workers + more})"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One limit: broken where `value` is beyond `limit` (above it, or below it for a floor) on one of `clocks`."""
+
+    value: Callable[[Measured], float | None]
+    limit: float
+    clocks: frozenset[str]
+    problem: str
+    mend: Callable[[Measured], str]
+    floor: bool = False
+
+    def broken_by(self, measured: Measured) -> str | None:
+        """The reason in one line, or None."""
+        found = self.value(measured)
+        if found is None or measured.clock not in self.clocks:
+            return None
+        if (found >= self.limit) if self.floor else (found <= self.limit):
+            return None
+        return f"{self.problem.format(found=found, limit=self.limit)}; {self.mend(measured)}"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda m: m.loop_lag_p99_s,
+        0.005,
+        READ_CLOCKS,
+        "the client read its sockets late (loop lag p99 {found:.4f} s, limit {limit} s), where its clock stamps",
+        lambda m: f"{m.add_workers}, or grant CAP_NET_RAW for the wire clock",
+    ),
+    Rule(
+        lambda m: m.loop_lag_p99_s,
+        0.1,
+        ANY_CLOCK,
+        "the client noticed the ends of streams late (loop lag p99 {found:.3f} s, limit {limit} s): a thinner load",
+        lambda m: m.add_workers,
+    ),
+    Rule(
+        lambda m: m.coalesced_share if m.late_reader else None,
+        0.01,
+        LATE_READER_CLOCKS,
+        "{found:.1%} of the events shared a read with another (limit {limit:.0%}), so their times are not their own",
+        lambda m: f"{m.add_workers}, or grant CAP_NET_RAW for the wire clock",
+    ),
+    Rule(
+        lambda m: m.ring_drop_share,
+        0.001,
+        frozenset({"wire"}),
+        "the packet ring overflowed: {found:.2%} of the events lost their packet's time (limit {limit:.1%})",
+        lambda m: f"{m.add_workers}, or give the ring more memory",
+    ),
+    Rule(
+        lambda m: m.send_lag_p99_s,
+        0.05,
+        ANY_CLOCK,
+        "requests left late: send lag p99 is {found:.3f} s (limit {limit} s), so the arrivals were not those asked for",
+        lambda m: f"{m.add_workers}, or raise --max-in-flight if it was reached",
+    ),
+    Rule(
+        lambda m: m.rate_share,
+        0.97,
+        ANY_CLOCK,
+        "only {found:.1%} of the request rate asked for was reached (limit {limit:.0%})",
+        lambda m: f"{m.add_workers}, or raise --max-in-flight if it was reached",
+        floor=True,
+    ),
+    Rule(
+        lambda m: m.in_flight_ratio,
+        0.95,
+        ANY_CLOCK,
+        "only {found:.1%} of the streams asked for were in flight (limit {limit:.0%})",
+        lambda m: m.add_workers,
+        floor=True,
+    ),
+    Rule(
+        lambda m: m.worker_cpu_max,
+        0.9,
+        LATE_READER_CLOCKS,
+        "a worker kept its core {found:.0%} busy (limit {limit:.0%})",
+        lambda m: m.add_workers,
+    ),
+    Rule(
+        lambda m: m.cancelled_share,
+        0.01,
+        ANY_CLOCK,
+        "{found:.1%} of the requests were cut off before their end (limit {limit:.0%}), and the slowest are those",
+        lambda m: "give them time with a longer --drain, and Locust a longer --stop-timeout",
+    ),
+    Rule(
+        lambda m: m.wall_clock_step_s,
+        0.001,
+        ANY_CLOCK,
+        "the wall clock was stepped by {found:.3f} s during the run (limit {limit} s)",
+        lambda m: "let the machine's clock be slewed, not stepped, while measuring",
+    ),
+    Rule(
+        lambda m: float(m.ok),
+        20,
+        ANY_CLOCK,
+        "only {found:.0f} requests succeeded inside the window (at least {limit:.0f} are needed for a median)",
+        lambda m: "run longer, or send more",
+        floor=True,
+    ),
+)
+
+
+def reasons(measured: Measured) -> list[str]:
+    """Why the run is not valid, each with its mend; empty where it is."""
+    broken = [reason for rule in RULES if (reason := rule.broken_by(measured))]
+    return broken + [
+        f"{fault}; keep the workers' journals and run: exporters recover" for fault in measured.unaccounted
+    ]
+
+
+def measure(columns: Columns, facts: Facts, window: Window) -> Measured:
+    """The run's self-measurement out of its records and its workers' own reports."""
+    inside = columns.in_window
+    sent = int(inside.sum())
+    ok = int((inside & columns.ok).sum())
+    events = int(columns.events[inside].sum())
+    lag = columns.values("send_lag_s", inside)
+    health = {name: _health(entry) for name, entry in facts.workers.items()}
+    asked = _total(h.in_flight_asked for h in health.values())
+    flying = _total(h.in_flight_mean for h in health.values())
+    return Measured(
+        clock=facts.clock or next(iter(sorted(columns.clocks)), "user"),
+        workers=max(len(health), len(columns.workers), 1),
+        open_loop=facts.open_loop,
+        ok=ok,
+        coalesced_share=float(columns.coalesced[inside].sum() / events) if events else None,
+        loop_lag_p99_s=_greatest(h.loop_lag_p99_s for h in health.values()),
+        send_lag_p99_s=float(np.quantile(lag, 0.99)) if lag.size and facts.open_loop else None,
+        rate_requested=facts.rate,
+        rate_achieved=sent / window.seconds if facts.open_loop else None,
+        worker_cpu_max=_greatest(h.cpu_share for h in health.values()),
+        ring_drop_share=sum(h.ring_drops for h in health.values()) / max(events, 1),
+        cancelled_share=float((inside & (columns.outcome == 2)).sum() / sent) if sent else 0.0,
+        in_flight_ratio=flying / asked if asked and flying is not None else None,
+        wall_clock_step_s=_greatest(h.wall_clock_step_s for h in health.values()),
+        unaccounted=tuple(_unaccounted(columns, health)),
+    )
+
+
+def _unaccounted(columns: Columns, health: Mapping[str, WorkerHealth]) -> Iterable[str]:
+    """Where a worker's own counts and the records that arrived from it disagree."""
+    for name, entry in health.items():
+        if entry.sent is None:
+            continue
+        parts = (entry.ok or 0, entry.failed or 0, entry.cancelled or 0)
+        if entry.sent != sum(parts):
+            yield f"worker {name} sent {entry.sent} requests but ended {sum(parts)}"
+        mine = (
+            columns.worker_code == columns.workers.index(name) if name in columns.workers else np.zeros(0, dtype=bool)
+        )
+        arrived = tuple(int((columns.outcome[mine] == code).sum()) if mine.size else 0 for code in range(3))
+        if arrived != parts:
+            yield f"worker {name} counted {parts} ok, failed, cancelled but {arrived} arrived"
+
+
+def _health(entry: Mapping[str, Any]) -> WorkerHealth:
+    known = {k: v for k, v in entry.items() if k in WorkerHealth.__struct_fields__}
+    return msgspec.convert(known, WorkerHealth, strict=False)
+
+
+def _greatest(values: Iterable[float | None]) -> float | None:
+    return max((v for v in values if v is not None), default=None)
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) if known else None

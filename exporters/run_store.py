@@ -1,0 +1,188 @@
+"""Writing a run directory as the run goes, so that whatever was measured survives whoever dies.
+
+`requests.jsonl` and `engine.jsonl` are appended to, `run.json` and `summary.json` replaced whole and atomically. Each
+worker also appends its records to a journal of its own; `recover` makes a run out of what is there after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import msgspec
+
+from exporters.facts import RUN_SCHEMA
+from exporters.record import RequestRecord, decode_records, encode_record, encode_records
+from exporters.run import ENGINE, JOURNALS, REQUESTS, RUN, SUMMARY, Run, read_json
+from tailgate.exits import BadInput
+
+__all__ = ["Journal", "Run", "RunStore", "append_engine_sample", "recover", "replace_file"]
+
+
+class RunStore:
+    """The writer of one run directory (the master's, or the only process's)."""
+
+    def __init__(self, directory: Path, meta: dict[str, Any], earlier: Path | None) -> None:
+        self.directory = directory
+        self.meta = meta
+        self.earlier = earlier
+        """Where a run that stood in `directory` before was moved to; say so to the user."""
+        self._requests = _open_for_append(directory / REQUESTS)
+        self._engine = _open_for_append(directory / ENGINE)
+
+    @classmethod
+    def create(cls, directory: Path | str, meta: Mapping[str, Any]) -> RunStore:
+        """A new run in `directory`; an earlier run there is moved aside. Raises `BadInput` if it cannot be written."""
+        path = Path(directory)
+        try:
+            earlier = _move_aside(path) if (path / RUN).exists() or (path / REQUESTS).exists() else None
+            path.mkdir(parents=True, exist_ok=True)
+            store = cls(path, {"schema": RUN_SCHEMA, "started_utc": _now(), **meta}, earlier)
+            store.update_meta()
+        except OSError as error:
+            raise BadInput(
+                f"{error.filename or path}: {error.strerror}", "name another directory with --results"
+            ) from None
+        return store
+
+    def append(self, records: Iterable[RequestRecord]) -> None:
+        """Appends finished requests; they are with the operating system when this returns."""
+        self._requests.write(encode_records(records))
+        self._requests.flush()
+
+    def append_engine(self, sample: Mapping[str, Any]) -> None:
+        """Appends one sample of the engine; see `append_engine_sample` for its keys."""
+        self._engine.write(msgspec.json.encode(sample) + b"\n")
+        self._engine.flush()
+
+    def update_meta(self, **changes: Any) -> None:
+        """Merges `changes` into run.json's top level and replaces the file."""
+        self.meta.update(changes)
+        _write_json(self.directory / RUN, self.meta)
+
+    def finish(self) -> dict[str, Any]:
+        """Closes the files, writes and returns the summary."""
+        self.update_meta(finished_utc=_now())
+        self.close()
+        summary = Run.load(self.directory).summary
+        _write_json(self.directory / SUMMARY, summary)
+        return summary
+
+    def close(self) -> None:
+        """Closes the files without a summary."""
+        self._requests.close()
+        self._engine.close()
+
+    def __enter__(self) -> RunStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Journal:
+    """One worker's own append-only copy of its records, in `journals/` of the run directory on its machine."""
+
+    def __init__(self, directory: Path | str, worker: str) -> None:
+        folder = Path(directory) / JOURNALS
+        folder.mkdir(parents=True, exist_ok=True)
+        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in worker)
+        self.path = folder / f"journal-{safe}.jsonl"
+        self._file = _open_for_append(self.path)
+
+    def append(self, record: RequestRecord) -> None:
+        """Writes one record; it survives this process, though not the machine."""
+        self._file.write(encode_record(record))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def append_engine_sample(directory: Path | str, sample: Mapping[str, Any]) -> None:
+    """Appends a sample to `engine.jsonl` from a process that does not own the `RunStore`.
+
+    Keys: `time_ns` (epoch ns), `running`, `waiting` (requests), `kv_cache_usage` (0 to 1), and counters such as
+    `preemptions_total`, `prompt_tokens_total`, `generation_tokens_total`; more may stand beside them.
+    """
+    with (Path(directory) / ENGINE).open("ab") as file:
+        file.write(msgspec.json.encode(sample) + b"\n")
+
+
+def recover(directory: Path | str) -> Run:
+    """Makes `requests.jsonl` and `summary.json` of a broken run from what reached it and from its workers' journals.
+
+    Each record counts once however often it is found. Raises `BadInput` where there is nothing to recover from.
+    """
+    path = Path(directory)
+    sources = [
+        path / REQUESTS,
+        *sorted((path / JOURNALS).glob("journal-*.jsonl")),
+        *sorted(path.glob("journal-*.jsonl")),
+    ]
+    sources = [source for source in sources if source.exists()]
+    if not sources:
+        raise BadInput(f"{path}: neither {REQUESTS} nor journals", "name a run directory")
+    if not (path / RUN).exists():
+        _write_json(path / RUN, {"schema": RUN_SCHEMA, "recovered": True})
+    meta = read_json(path / RUN, "mend or remove it")
+    seen: set[tuple[str, int, int, int]] = set()
+    fresh = path / f"{REQUESTS}.recovering"
+    with fresh.open("wb") as file:
+        for source in sources:
+            for record in decode_records(source):
+                if record.identity not in seen:
+                    seen.add(record.identity)
+                    file.write(encode_record(record))
+    fresh.replace(path / REQUESTS)
+    _write_json(path / RUN, meta | {"recovered": True})
+    run = Run.load(path)
+    _write_json(path / SUMMARY, run.summary)
+    return run
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Puts `content` at `path` in one step: a reader, or a crash, finds the old file or the new one, never a part."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    replace_file(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def _open_for_append(path: Path) -> BinaryIO:
+    """The file at its end; a last line torn by a crash is ended first, so that it cannot swallow the next one."""
+    file = path.open("ab+")
+    if file.tell():
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+    return file
+
+
+def _move_aside(path: Path) -> Path:
+    """Renames the run at `path` to `path.<utc of that run>` and returns the new name."""
+    try:
+        started = read_json(path / RUN, "").get("started_utc") or _now()
+    except BadInput:
+        started = _now()
+    stamp = "".join(c for c in str(started) if c.isalnum())
+    target = path.with_name(f"{path.name}.{stamp}")
+    number = 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{path.name}.{stamp}-{number}")
+    path.rename(target)
+    return target
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,198 @@
+"""A run's `summary.json`: counts that add up, throughput, tokens, every latency, goodput, whole and by class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from exporters import quality
+from exporters.columns import ABSENT, METRICS, Bools, Columns
+from exporters.facts import Facts, Window, utc
+from exporters.quantiles import Floats, adjusted_statistics, level_of, statistics
+from exporters.record import RequestRecord
+from tailgate.exits import Exit
+from tailgate.objectives import Objective, parse_objectives
+
+SUMMARY_SCHEMA = "tailgate.summary/1"
+ADJUSTED = ("ttft_s", "ttft_scheduled_s", "tpot_s", "stall_s", "e2e_s", "e2e_scheduled_s")
+
+
+def summarise(records: Iterable[RequestRecord] | Columns, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of one run. `meta` is its `run.json`; without a window in it the span of the records is taken."""
+    columns = records if isinstance(records, Columns) else Columns.of(records)
+    facts = Facts(meta)
+    window = facts.window or _span(columns)
+    measured = quality.measure(columns, facts, window)
+    broken = quality.reasons(measured)
+    objectives = parse_objectives(facts.slo, "slo in run.json") if facts.slo else ()
+    inside = columns.in_window
+    return {
+        "schema": SUMMARY_SCHEMA,
+        "simulated": facts.simulated,
+        "valid": not broken,
+        "quality": {
+            "clock": measured.clock,
+            "coalesced_share": measured.coalesced_share,
+            "loop_lag_p99_s": measured.loop_lag_p99_s,
+            "send_lag_p99_s": measured.send_lag_p99_s,
+            "rate_requested": measured.rate_requested,
+            "rate_achieved": measured.rate_achieved,
+            "worker_cpu_max": measured.worker_cpu_max,
+            "reasons": broken,
+        },
+        "window": {"start_utc": utc(window.start_ns), "seconds": window.seconds},
+        **_part(columns, inside, window, objectives, facts.slo),
+        "classes": {
+            name: _part(columns, inside & (columns.class_code == code), window, objectives, facts.slo)
+            for code, name in sorted(enumerate(columns.classes), key=lambda item: item[1])
+        },
+    }
+
+
+def exit_code(summary: Mapping[str, Any]) -> Exit:
+    """What a run's own exit code is: 4 not valid, 1 requests failed, else 0."""
+    if not summary["valid"]:
+        return Exit.NOT_VALID
+    return Exit.REQUESTS_FAILED if summary["requests"]["failed"] else Exit.GOOD
+
+
+def _part(
+    columns: Columns, chosen: Bools, window: Window, objectives: tuple[Objective, ...], slo: str | None
+) -> dict[str, Any]:
+    """The part of a summary that exists for the whole and for each class alike; `chosen` are its requests."""
+    requests = _requests(columns, chosen)
+    of_class = chosen | (~columns.in_window & np.isin(columns.class_code, np.unique(columns.class_code[chosen])))
+    values = {metric: columns.values(metric, chosen) for metric in METRICS}
+    return {
+        "requests": requests,
+        "throughput": _throughput(columns, of_class, window),
+        "tokens": _tokens(columns, chosen & columns.ok),
+        "metrics": {metric: statistics(found) for metric, found in values.items()},
+        "error_adjusted": {
+            metric: adjusted_statistics(values[metric], requests["failed"])
+            for metric in ADJUSTED
+            if values[metric].size or requests["failed"]
+        },
+        "goodput": _goodput(columns, chosen, window, objectives, slo),
+        "objectives": [_objective(o, values, requests) for o in objectives if o.statistic or o.metric == "error_share"],
+    }
+
+
+def _requests(columns: Columns, chosen: Bools) -> dict[str, Any]:
+    ok, failed, cancelled = (int((chosen & (columns.outcome == code)).sum()) for code in range(3))
+    by_error: dict[str, int] = {}
+    for position in np.flatnonzero(chosen & (columns.outcome == 1)):
+        kind = columns.errors[position] or "unknown"
+        by_error[kind] = by_error.get(kind, 0) + 1
+    return {
+        "sent": int(chosen.sum()),
+        "ok": ok,
+        "failed": failed,
+        "cancelled": cancelled,
+        "by_error": dict(sorted(by_error.items())),
+    }
+
+
+def _throughput(columns: Columns, chosen: Bools, window: Window) -> dict[str, float]:
+    """What the server delivered *during* the window, whenever it had been asked for it.
+
+    Counting what was asked for in the window instead would call an overloaded server as fast as its clients.
+    A request's output tokens are spread evenly over its events.
+    """
+    ok = chosen & columns.ok
+    ended = ok & (columns.end_ns > window.start_ns) & (columns.end_ns <= window.end_ns)
+    delivered = events_inside(columns, ok, window)
+    per_event = np.where(columns.output_tokens != ABSENT, columns.output_tokens, 0) / np.maximum(columns.events, 1)
+    return {
+        "requests_per_s": float(ended.sum() / window.seconds),
+        "output_tokens_per_s": float((delivered * per_event).sum() / window.seconds),
+        "events_per_s": float(delivered.sum() / window.seconds),
+    }
+
+
+def events_inside(columns: Columns, chosen: Bools, window: Window) -> Floats:
+    """For each request (0 where not chosen) how many of its token events arrived inside the window."""
+    counts = np.zeros(len(columns))
+    started = chosen & (columns.first_ns != ABSENT)
+    whole = started & (columns.first_ns > window.start_ns) & (columns.last_ns <= window.end_ns)
+    counts[whole] = columns.events[whole]
+    for position in np.flatnonzero(started & ~whole):
+        gaps = columns.gaps_ns[columns.gap_starts[position] : columns.gap_starts[position + 1]]
+        arrivals = columns.first_ns[position] + np.concatenate(([0], np.cumsum(gaps)))
+        counts[position] = ((arrivals > window.start_ns) & (arrivals <= window.end_ns)).sum()
+    return counts
+
+
+def _tokens(columns: Columns, ok: Bools) -> dict[str, Any]:
+    prompt, output = columns.prompt_tokens[ok], columns.output_tokens[ok]
+    counted = columns.counted_events[ok]
+    told = ok & ~columns.counted_events & (columns.output_tokens != ABSENT) & (columns.events > 0)
+    events = int(columns.events[told].sum())
+    return {
+        "prompt": int(prompt[prompt != ABSENT].sum()),
+        "output": int(output[output != ABSENT].sum()),
+        "source": None
+        if not counted.size
+        else "usage"
+        if not counted.any()
+        else "events"
+        if counted.all()
+        else "mixed",
+        "per_event": float(columns.output_tokens[told].sum() / events) if events else None,
+    }
+
+
+def _goodput(
+    columns: Columns, chosen: Bools, window: Window, objectives: tuple[Objective, ...], slo: str | None
+) -> dict[str, Any]:
+    """Share and rate of requests, of all sent, that succeeded and met every latency objective.
+
+    A bound on a metric with one value a request holds for that value, whatever quantile it names for the run; a bound
+    on a quantile of ITL holds for that quantile of the request's own gaps, on plain ITL for its longest gap.
+    """
+    if not objectives:
+        return {"slo": slo, "requests_per_s": None, "share": None}
+    good = chosen & columns.ok
+    for objective in objectives:
+        if objective.metric != "error_share":
+            reached = _reached(columns, objective)
+            good &= np.isnan(reached) | (reached < objective.limit)
+    sent = int(chosen.sum())
+    met = int(good.sum())
+    return {"slo": slo, "requests_per_s": met / window.seconds, "share": met / sent if sent else None}
+
+
+def _reached(columns: Columns, objective: Objective) -> Floats:
+    if objective.metric not in ("itl", "itl_token"):
+        return columns.per_request(f"{objective.metric}_s")
+    level = objective.quantile
+    if objective.statistic in (None, "max") or (level is None and objective.statistic != "mean"):
+        return columns.longest_gap_s()
+    reached = np.full(len(columns), np.nan)
+    for position in range(len(columns)):
+        gaps = columns.gaps_ns[columns.gap_starts[position] : columns.gap_starts[position + 1]]
+        if gaps.size:
+            reached[position] = (gaps.mean() if level is None else np.quantile(gaps, level)) * 1e-9
+    return reached
+
+
+def _objective(objective: Objective, values: Mapping[str, Floats], requests: Mapping[str, Any]) -> dict[str, Any]:
+    """A run-wide objective, the value the run reached and whether that met it; None where it cannot be told."""
+    if objective.metric == "error_share":
+        value = requests["failed"] / requests["sent"] if requests["sent"] else None
+    else:
+        name = objective.statistic or "max"
+        found = statistics(values[f"{objective.metric}_s"])
+        if name not in found:
+            level = level_of(name)
+            found[name] = float(np.quantile(values[f"{objective.metric}_s"], level)) if found["count"] else None
+        value = found[name]
+    return {"text": objective.text, "value": value, "met": None if value is None else value < objective.limit}
+
+
+def _span(columns: Columns) -> Window:
+    if not len(columns):
+        return Window(0, 0)
+    return Window(int(columns.sent_ns.min()), int(columns.end_ns.max()))
