@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +18,14 @@ from tailgate.exits import BadInput
 Model = TypeVar("Model", bound=BaseModel)
 
 
+class FaultAt(ValueError):
+    """Raised by a model's validator for a fault further down: `loc` is the path to the key, as in the file."""
+
+    def __init__(self, loc: tuple[int | str, ...], message: str) -> None:
+        self.loc = loc
+        super().__init__(message)
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """A safe loader that refuses a key given twice instead of silently keeping the last."""
 
@@ -23,6 +33,8 @@ class _UniqueKeys(yaml.SafeLoader):
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
     seen: set[str] = set()
     for key_node, _ in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be plain text", key_node.start_mark)
         if key_node.value in seen:
             raise yaml.constructor.ConstructorError(
                 None, None, f"the key '{key_node.value}' stands twice; keep one of them", key_node.start_mark
@@ -67,33 +79,51 @@ def check_model(data: Any, model: type[Model], source: str, node: yaml.Node | No
 
 
 def _explain(fault: Any, model: type[BaseModel], source: str, node: yaml.Node | None) -> tuple[str, str]:
-    path, line = _locate(fault["loc"], node)
+    kind, context = fault["type"], fault.get("ctx", {})
+    inner = context.get("error")
+    loc = fault["loc"] + (inner.loc if isinstance(inner, FaultAt) else ())
+    path, line = _locate(loc, node, new_key=kind in ("extra_forbidden", "missing"))
     key = ".".join(str(part) for part in path) or "the file"
     where = f"{source}:{line}" if node is not None else source
-    if fault["type"] == "extra_forbidden":
-        known = _known_keys(model, path[:-1])
-        close = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
-        mend = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(sorted(known))}"
-        return f"{where}: unknown key '{key}'", mend
-    if fault["type"] == "missing":
+    if kind == "extra_forbidden":
+        return f"{where}: unknown key '{key}'", _closest(str(path[-1]), _known_keys(model, path[:-1]))
+    if kind == "missing":
         return f"{where}: the key '{key}' is missing", "add it"
+    if kind == "union_tag_invalid":
+        tags = re.findall(r"'([^']*)'", context["expected_tags"])
+        return f"{where}: {key}: unknown {context['discriminator'][1:-1]} '{context['tag']}'", _closest(
+            context["tag"], tags
+        )
+    if kind == "union_tag_not_found":
+        return f"{where}: the key '{key}.{context['discriminator'][1:-1]}' is missing", "add it"
+    if kind == "too_short":
+        return f"{where}: {key}: needs at least {context['min_length']}, has {context['actual_length']}", "add to it"
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if fault["type"] in ("value_error", "assertion_error"):
+    if kind in ("value_error", "assertion_error"):
         return f"{where}: {key}: {message}", ""
     return f"{where}: {key}: {message[:1].lower()}{message[1:]}, got {fault.get('input')!r:.80}", "mend that value"
 
 
-def _locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[int | str], int]:
-    """The parts of pydantic's location that stand in the file (it adds union tags), and the deepest one's line."""
+def _closest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def _locate(loc: tuple[int | str, ...], node: yaml.Node | None, new_key: bool) -> tuple[list[int | str], int]:
+    """The parts of pydantic's location that stand in the file (it adds union tags), and the deepest one's line.
+
+    `new_key`: the last part is a key that may not stand in the file, and is kept all the same.
+    """
     if node is None:
         return list(loc), 1
     path: list[int | str] = []
     line = node.start_mark.line + 1
     for depth, part in enumerate(loc):
         if isinstance(node, yaml.MappingNode):
-            hit = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            spellings = (str(part), str(part).replace("-", "_"))
+            hit = next(((k, v) for k, v in node.value if k.value in spellings), None)
             if hit is None:
-                if depth == len(loc) - 1:
+                if new_key and depth == len(loc) - 1:
                     path.append(part)
                 continue
             path.append(part)

@@ -5,16 +5,28 @@ Only what is sent and when; how it is sent, timed and judged belongs to other ro
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from tailgate.exits import BadInput
 from tailgate.objectives import Objective, parse_objectives
+from tailgate.yaml_file import FaultAt
 from workloads.arrivals import ArrivalSpec
 from workloads.lengths import Fixed, Length, Tokens
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+
+
+def _plain_name(value: str) -> str:
+    """Names end up in file names, metric labels and table rows."""
+    if not re.fullmatch(_NAME, value):
+        raise ValueError(f"'{value}' will not do as a name; use letters, digits, '.', '_' and '-' (64 at most)")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_plain_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"})]
 _RESERVED = frozenset({"model", "messages", "prompt", "stream", "stream_options", "max_tokens", "min_tokens"})
 
 
@@ -96,7 +108,13 @@ class RequestClass(_Spec):
     @model_validator(mode="after")
     def _coherent(self) -> RequestClass:
         if self.system_prompt_tokens and self.endpoint != "chat":
-            raise ValueError("system-prompt-tokens needs the chat endpoint; use shared-prefix for completions")
+            raise FaultAt(("system-prompt-tokens",), "needs the chat endpoint; use shared-prefix for completions")
+        longest = self.input_tokens.at(1 - 1e-9) if self.input_tokens else None
+        if longest is not None and longest <= self.shared_tokens:
+            raise FaultAt(
+                ("input-tokens",),
+                f"at most {longest}, but the shared parts alone are {self.shared_tokens}; ask for longer prompts",
+            )
         return self
 
     @property
@@ -159,30 +177,23 @@ class Workload(_Spec):
 
     @model_validator(mode="after")
     def _complete(self) -> Workload:
-        if (self.trace or self.grid) and len(self.classes) != 1:
-            raise ValueError(
-                f"a {'trace' if self.trace else 'grid'} needs exactly one class, found {len(self.classes)}"
-            )
+        origin = "trace" if self.trace else "grid" if self.grid else None
+        if origin and len(self.classes) != 1:
+            raise FaultAt(("classes",), f"a {origin} needs exactly one class, found {len(self.classes)}; keep one")
+        if self.trace and self.grid:
+            raise FaultAt(("grid",), "a workload has a trace or a grid, not both; leave out one")
         if self.arrival.kind == "trace" and not self.trace:
-            raise ValueError("arrival kind 'trace' needs a trace; add 'trace: {format: azure}' or choose another kind")
+            raise FaultAt(("arrival", "kind"), "needs a trace; add 'trace: {format: azure}' or choose another kind")
         for name, item in self.classes.items():
-            self._check_lengths(name, item)
+            for field, length in (("input-tokens", item.input_tokens), ("output-tokens", item.output_tokens)):
+                if origin and length is not None:
+                    raise FaultAt(("classes", name, field), f"comes from the {origin}; leave it out")
+                if not origin and length is None:
+                    raise FaultAt(("classes", name), f"the key '{field}' is missing; add it")
+            if self.trace and item.shared_tokens:
+                field = "shared-prefix" if item.shared_prefix else "system-prompt-tokens"
+                raise FaultAt(("classes", name, field), "a trace decides what is shared; leave it out")
         return self
-
-    def _check_lengths(self, name: str, item: RequestClass) -> None:
-        given = [key for key in ("input_tokens", "output_tokens") if getattr(item, key) is not None]
-        if (self.trace or self.grid) and given:
-            raise ValueError(
-                f"classes.{name}: {given[0].replace('_', '-')} comes from the "
-                f"{'trace' if self.trace else 'grid'}; leave it out"
-            )
-        if not (self.trace or self.grid) and len(given) < 2:
-            missing = "output-tokens" if "input_tokens" in given else "input-tokens"
-            raise ValueError(f"classes.{name}: the key '{missing}' is missing; add it")
-        if self.trace and (item.shared_prefix or item.system_prompt_tokens):
-            raise ValueError(
-                f"classes.{name}: a trace decides what is shared; leave out shared-prefix and system prompt"
-            )
 
     def resolved(self) -> dict[str, Any]:
         """The workload as JSON-able data with every default filled in."""

@@ -15,7 +15,7 @@ from workloads.randomness import choices, key_of
 from workloads.vocabulary import LEADS, SYSTEM_LEAD, chinese, english
 
 Message = dict[str, str]
-_WANTED = 512  # nine bits a word: seven or eight words make an opening that no other prompt has
+_WANTED = 256  # eight bits a word: eight words make an opening that no other prompt has
 _FEW = 64
 _MOST_CALLS = 1500
 
@@ -142,18 +142,23 @@ def _price_words(count: Callable[[str], int], words: Sequence[str]) -> Lexicon:
     costs: dict[str, int] = {}
     calls = 0
 
-    def price(group: Sequence[str]) -> None:
+    def measure(group: Sequence[str]) -> int:
         nonlocal calls
         calls += 1
-        cost = count(lead + "".join(group)) - base
+        return count(lead + "".join(group)) - base
+
+    def price(group: Sequence[str], cost: int) -> None:
         if cost == len(group) or len(group) == 1:
             costs.update({word: 1 if cost == len(group) else max(cost, 1) for word in group})
-        elif calls < _MOST_CALLS:
-            price(group[: len(group) // 2])
-            price(group[len(group) // 2 :])
+            return
+        half = len(group) // 2
+        left = measure(group[:half])
+        price(group[:half], left)
+        price(group[half:], cost - left)  # what is left over needs no call of its own
 
     for start in range(0, len(words), 32):
-        price(words[start : start + 32])
+        group = words[start : start + 32]
+        price(group, measure(group))
         if sum(cost == 1 for cost in costs.values()) >= _WANTED or calls >= _MOST_CALLS:
             break
     return Lexicon(tuple(costs), tuple(costs.values()))

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_CLAUSES = 240
+_CLAUSES = 150
 
 LEADS = {"en": "Please read this text", "zh": "请阅读下面的内容", "mixed": "Please read this text"}
 SYSTEM_LEAD = "You are a helpful assistant"
