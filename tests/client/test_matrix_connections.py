@@ -126,7 +126,7 @@ def test_certificates(certificates: Path, certificate: str, trusted: str, messag
 
 
 def test_plain_http_where_tls_was_expected() -> None:
-    with ScriptedServer() as server, client_of(server.url.replace("http:", "https:"), Timeouts(connect=2.0)) as client:
+    with ScriptedServer() as server, client_of(server.url.replace("http:", "https:"), Timeouts(connect=1.0)) as client:
         assert ask(client).error in ("tls", "timeout_connect")
 
 

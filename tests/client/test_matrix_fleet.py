@@ -16,7 +16,7 @@ from tests.support.catalogue import REPLIES
 from tests.support.scripted_server import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
-REQUESTS = 2000
+REQUESTS = 1500
 # Whatever a chat stream may be. Not those that the client answers by sending anew, which the server counts twice.
 STREAMED = [
     name

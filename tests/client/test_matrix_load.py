@@ -16,8 +16,8 @@ from locustfiles.client.target import Target
 from tests.support.catalogue import REPLIES
 from tests.support.scripted_server import ScriptedServer
 
-USERS, EACH = 200, 10
-LIMITS = {"first": 4.0, "idle": 4.0, "total": 20.0}
+USERS, EACH = 200, 6
+LIMITS = {"first": 2.5, "idle": 2.5, "total": 20.0}
 ROUNDS = {
     "what servers say": (
         *("plain", "http_500_html", "http_429", "error_first", "error_mid"),
