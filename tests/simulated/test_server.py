@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from vllm_launch.simulated.settings import EngineSettings
+from vllm_launch.simulated.virtual import Ask, open_loop
+
 from .conftest import ROOT, EngineProcess
 from .test_captures import CAPTURED, captured_events, shapes
 
@@ -329,6 +332,18 @@ def test_tokens_keep_the_pace_of_the_simulated_gpu(launch: Launch) -> None:
     assert engine.metric("vllm:inter_token_latency_seconds_count") == 200
     assert engine.metric("tailgate_simulated_lateness_seconds_count") == 201
     assert engine.metric("tailgate_simulated") == 1
+
+
+def test_real_time_and_virtual_time_are_one_engine(launch: Launch) -> None:
+    """The engine's own figures for a lone request in real time are those that virtual time computes."""
+    engine = launch()
+    prompt = "word " * 500
+    used = engine.json(CHAT, chat(prompt, max_tokens=40, ignore_eos=True))["usage"]
+    settings, _ = EngineSettings.from_flags("llama-3.1-8b", "h100-sxm", {})
+    (served,) = open_loop(settings, [Ask(used["prompt_tokens"], used["completion_tokens"])]).served
+    assert engine.metric("vllm:time_to_first_token_seconds_sum") == pytest.approx(served.ttft_s, abs=1e-6)
+    e2e = served.end_s - served.arrival_s
+    assert engine.metric("vllm:e2e_request_latency_seconds_sum") == pytest.approx(e2e, abs=1e-6)
 
 
 def test_an_engine_that_falls_behind_says_so(launch: Launch) -> None:

@@ -148,7 +148,7 @@ class LiveRequest:
     def _add_choices(self, settings: EngineSettings, body: RequestBody, prompt: Sequence[object], limit: int) -> None:
         caching = settings.prefix_caching
         hashes = block_hashes(prompt, settings.block_size) if caching else []
-        name = "\x1f".join(map(str, prompt)).encode("utf-8", "surrogatepass")
+        name = "".join(map(str, prompt)).encode("utf-8", "surrogatepass")
         chinese = any(is_wide(str(token)) for token in prompt[-32:])
         for k in range(body.n):
             reply = Reply(reply_seed(settings.seed, body.seed, name, k), chinese)

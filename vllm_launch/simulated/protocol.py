@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
@@ -134,10 +134,8 @@ class TokenizeBody(BaseModel):
     return_token_strs: bool | None = False
 
 
-class DetokenizeBody(BaseModel):
-    model: str | None = None
-    tokens: list[int] = Field(min_length=1)
-
+# vLLM's own limit (VLLM_MAX_N_SEQUENCES).
+_MOST_CHOICES = 16384
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
 
@@ -195,6 +193,8 @@ def check(body: RequestBody, served: tuple[str, ...], max_model_len: int) -> Non
     asked = body.asked_tokens()
     if body.n < 1:
         raise bad_request(f"n must be at least 1, got {body.n}.", "n", body.n)
+    if body.n > _MOST_CHOICES:
+        raise bad_request(f"n must be at most {_MOST_CHOICES}, got {body.n}.", "n", body.n)
     if body.temperature is not None and body.temperature < 0:
         value = float(body.temperature)
         raise bad_request(f"temperature must be non-negative, got {value}.", "temperature", value)
@@ -216,24 +216,22 @@ def check(body: RequestBody, served: tuple[str, ...], max_model_len: int) -> Non
 
 def output_limit(body: RequestBody, prompt_tokens: int, max_model_len: int) -> int:
     """Tokens the reply may have at most; raises `ApiError` where prompt and reply cannot fit."""
-    asked = body.asked_tokens()
-    advice = "Please reduce the length of the input prompt"
-    start = f"This model's maximum context length is {max_model_len} tokens. However, "
     if prompt_tokens < 1:
         raise bad_request("The decoder prompt cannot be empty", "prompt")
-    if prompt_tokens + 1 > max_model_len and prompt_tokens + (asked or 0) > max_model_len:
-        counted = min(prompt_tokens, max_model_len + 1)
-        if prompt_tokens > max_model_len:
-            problem = (
-                f"your prompt contains at least {counted} input tokens, which exceeds this limit even without any "
-            )
-            raise bad_request(f"{start}{problem}output tokens. {advice}.", "input_tokens", counted)
-    if prompt_tokens + (asked or 1) > max_model_len:
-        wanted = asked or 1
-        counted = min(prompt_tokens, max_model_len - wanted + 1)
+    start = f"This model's maximum context length is {max_model_len} tokens. However, "
+    advice = "Please reduce the length of the input prompt"
+    asked = body.asked_tokens()
+    if prompt_tokens > max_model_len:
+        # vLLM stops counting where it knows that the prompt is too long, hence its "at least".
+        counted = max_model_len + 1
+        problem = f"your prompt contains at least {counted} input tokens, which exceeds this limit even without any "
+        raise bad_request(f"{start}{problem}output tokens. {advice}.", "input_tokens", counted)
+    wanted = asked or 1
+    if prompt_tokens + wanted > max_model_len:
+        counted = max_model_len - wanted + 1
         problem = f"you requested {wanted} output tokens and your prompt contains at least {counted} input tokens, "
-        problem += (
-            f"for a total of at least {counted + wanted} tokens. {advice} or the number of requested output tokens."
+        problem += f"for a total of at least {max_model_len + 1} tokens. "
+        raise bad_request(
+            f"{start}{problem}{advice} or the number of requested output tokens.", "input_tokens", counted
         )
-        raise bad_request(start + problem, "input_tokens", counted)
     return asked or max_model_len - prompt_tokens

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 # Radicals, kana, CJK ideographs, hangul, compatibility and full-width forms, and the supplementary ideographic planes.
 _WIDE = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[{_WIDE}]| ?[^\s{_WIDE}]{{1,12}}|\s")
+_NARROW_TOKEN = re.compile(r" ?\S{1,12}|\s")  # the same where all is ASCII, and a quarter faster
 _IS_WIDE = re.compile(f"[{_WIDE}]")
 
 _START = "<|begin|>"
@@ -23,7 +24,7 @@ _FIRST_ID = 256
 
 def tokenize(text: str) -> list[str]:
     """The tokens of `text`; joined they give it back."""
-    return _TOKEN.findall(text)
+    return (_NARROW_TOKEN if text.isascii() else _TOKEN).findall(text)
 
 
 def chat_tokens(messages: Iterable[tuple[str, str]], generation_prompt: bool = True) -> list[str]:
