@@ -73,7 +73,7 @@ class WireClock(Clock):
         self._surprises = 0.0
         self._traces: list[tuple[_Trace, Connection] | None] = []
         self._free: list[int] = []
-        self._unread: set[int] = set()
+        self._worth_reading: set[int] = set()
         self._slot_of_port = np.full(1 << 16, -1, np.int64)
         # By slot; one more, the last, is nobody's. Offsets count from the first byte of the connection's stream.
         self._first = np.zeros(1, np.int64)  # sequence number of offset 0, -1 while unknown
@@ -145,7 +145,7 @@ class WireClock(Clock):
         trace.anchored = bool(self._first[slot] >= 0)
         self._slot_of_port[trace.port] = -1
         self._traces[slot] = None
-        self._unread.discard(slot)
+        self._worth_reading.discard(slot)
         self._free.append(slot)
         trace.slot = -1
 
@@ -214,10 +214,10 @@ class WireClock(Clock):
 
     def _on_tick(self) -> None:
         self._turn += 1
-        again, self._unread = self._unread, set()
-        for slot in again:
-            self._read(slot, announced=True)
         self._drain()
+        announced, self._worth_reading = self._worth_reading, set()
+        for slot in announced:
+            self._read(slot, announced=True)
         between = self._turns_between_reads
         part = slice(self._turn % between, None, between)
         for slot in np.flatnonzero((self._seen > self._taken)[:-1][part]).tolist():
@@ -251,9 +251,8 @@ class WireClock(Clock):
         worth_reading |= packets.ends_response
         worth_reading &= known
         worth_reading |= (filled ^ known) | (special & (_FIN | _RST) > 0)
-        for one in set(slot[worth_reading].tolist()):
-            if one >= 0:
-                self._read(one, announced=True)
+        # Only the tick reads: this may be called from a user's greenlet, and reading wakes others.
+        self._worth_reading.update(slot[worth_reading].tolist())
 
     def _note_departures(self, packets: Packets, slot: Int64s, leaving: Int64s) -> None:
         slot, time_ns = slot[leaving], packets.time_ns[leaving]
@@ -262,7 +261,7 @@ class WireClock(Clock):
         self._departed_ns[slot[first][::-1]] = time_ns[first][::-1]
 
     def _read(self, slot: int, announced: bool) -> None:
-        entry = self._traces[slot]
+        entry = self._traces[slot] if slot >= 0 else None
         if entry is None:
             return
         trace, connection = entry
@@ -272,7 +271,7 @@ class WireClock(Clock):
             self._taken[slot] = connection.taken
             # The ring is filled a moment before the socket is.
             if announced and connection.taken < self._seen[slot]:
-                self._unread.add(slot)
+                self._worth_reading.add(slot)
 
     def _learn(self, surprised: bool) -> None:
         self._surprises += _SURPRISES_REMEMBERED * (surprised - self._surprises)

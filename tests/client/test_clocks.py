@@ -1,4 +1,4 @@
-"""Each clock against a server that knows when it wrote: on IPv4, IPv6 and TLS, with a reader that is late on purpose."""
+"""Each clock against a server that knows when it wrote: IPv4, IPv6 and TLS, with a reader that is late on purpose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tailgate.exits import BadInput
 from tests.support.require import need
 from tests.support.truth_server import TruthServer, self_signed
 
-# An event's write returns when the packet has been through the loopback device; the process may be set aside in between.
+# An event's write returns when the packet has been through the device; the process may be set aside in between.
 _WRITE_SLACK_NS = 1_000_000
 _PATH = "/v1/chat/completions"
 

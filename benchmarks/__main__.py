@@ -1,0 +1,48 @@
+"""`make bench`: every benchmark, one after another, each printing its table.
+
+python -m benchmarks [--quick] [PART ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import sys
+import time
+
+from tailgate.exits import BadInput, run_command
+
+PARTS = {
+    "reading": "what reading a stream's bytes costs",
+    "client_clocks": "how true each clock is, and what it costs",
+    "engine_lateness": "how late the embedded engine writes",
+    "engine_calibration": "the embedded engine against published silicon",
+}
+
+
+def main() -> int:
+    known = "".join(f"\n  {name:<20}{what}" for name, what in PARTS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Runs the benchmarks named, or all of them. Leave the machine alone meanwhile.",
+        epilog=f"parts:{known}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements, where a part has them")
+    options = parser.parse_args()
+    for name in options.parts:
+        if name not in PARTS:
+            raise BadInput(f"unknown benchmark '{name}'", f"known: {', '.join(PARTS)}")
+    for name in options.parts or PARTS:
+        print(f"\n== {name}: {PARTS[name]}\n", flush=True)
+        start = time.monotonic()
+        run = importlib.import_module(f"benchmarks.{name}").main
+        run(quick=True) if options.quick and "quick" in inspect.signature(run).parameters else run()
+        print(f"\n({time.monotonic() - start:.0f} s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, "benchmarks"))
