@@ -66,11 +66,13 @@ def from_exception(error: BaseException, *, connecting: bool) -> Failure:
     A timeout after that is its caller's to name: only the caller knows which limit ran out.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Failure(TLS, groupable(f"certificate refused: {error.verify_message or error.reason}"))
+        return Failure(
+            TLS, groupable(f"certificate refused: {getattr(error, 'verify_message', '') or _tls_reason(error)}")
+        )
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) and not connecting:
         return Failure(TRUNCATED, "TLS connection closed without notice")
     if isinstance(error, ssl.SSLError):
-        return Failure(TLS, groupable(error.reason or "handshake failed"))
+        return Failure(TLS, groupable(_tls_reason(error)))
     if isinstance(error, socket.gaierror | socket.herror):
         return Failure(CONNECT, groupable(f"name does not resolve: {error.strerror}"))
     if isinstance(error, TimeoutError):
@@ -80,6 +82,11 @@ def from_exception(error: BaseException, *, connecting: bool) -> Failure:
     if isinstance(error, OSError):
         return Failure(CONNECT if connecting else RESET, groupable(error.strerror or type(error).__name__))
     return Failure(CONNECT if connecting else RESET, type(error).__name__)
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    # Set by OpenSSL's own errors only.
+    return getattr(error, "reason", None) or "handshake failed"
 
 
 # What differs between two failures of one cause, and by what it is replaced. Order matters: an address holds numbers.

@@ -66,8 +66,8 @@ def test_plain_replies(name: str, tokens: int) -> None:
             "err_toolong",
             "http_400",
             (
-                "BadRequestError: This model's maximum context length is N tokens. However, your prompt contains at least N"
-                " input tokens, which exceeds this limit even without …"
+                "BadRequestError: This model's maximum context length is N tokens. However, your prompt contains at"
+                " least N input tokens, which exceeds this limit even without …"
             ),
         ),
         ("err_badmodel", "http_404", "NotFoundError: The model `nope` does not exist. Valid aliases: tiny."),
@@ -81,8 +81,8 @@ def test_plain_replies(name: str, tokens: int) -> None:
             "queue_full",
             "http_503",
             (
-                "Service Unavailable: The engine is currently busy and cannot accept new requests. Please try again later"
-                " or on a different instance."
+                "Service Unavailable: The engine is currently busy and cannot accept new requests. Please try again"
+                " later or on a different instance."
             ),
         ),
     ],
