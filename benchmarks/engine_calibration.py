@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from vllm_launch.simulated.calibration import FITTED, HELD_OUT, PUBLISHED, Published, errors, published_settings, replay
+from vllm_launch.simulated.calibration import (
+    BEYOND,
+    FITTED,
+    HELD_OUT,
+    PUBLISHED,
+    Published,
+    errors,
+    published_settings,
+    replay,
+)
 
 
 def main() -> None:
@@ -14,6 +23,7 @@ def main() -> None:
     _print(PUBLISHED, "fitted")
     for table in HELD_OUT:
         _print(table, "held out")
+    _print(BEYOND, "held out: long prompts, and a KV cache too small for the last two rows")
 
 
 def _print(table: Published, role: str) -> None:

@@ -22,6 +22,11 @@ def test_tokens_joined_are_the_text(text: str) -> None:
     assert "".join(tokenize(text)) == text
 
 
+@given(st.text(st.characters(max_codepoint=127)))
+def test_ascii_has_no_rule_of_its_own(text: str) -> None:
+    assert tokenize(text) == tokenize(text + "水")[:-1]
+
+
 def test_words_and_characters_are_one_token_each() -> None:
     assert len(tokenize("one two three")) == 3
     assert len(tokenize("今天天气很好")) == 6

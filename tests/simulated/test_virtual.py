@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vllm_launch.simulated import calibrate
-from vllm_launch.simulated.calibration import HELD_OUT, PUBLISHED, errors, published_settings, replay
+from vllm_launch.simulated.calibration import BEYOND, HELD_OUT, PUBLISHED, errors, published_settings, replay
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.step_time import Overhead
 from vllm_launch.simulated.virtual import Ask, closed_loop, open_loop
@@ -26,6 +27,11 @@ def test_so_is_silicon_that_took_no_part_in_the_fit(table: object) -> None:
     tpot, ttft = errors(replay(table, published_settings(), seeds=(0,)))  # type: ignore[arg-type]
     assert tpot < 0.08
     assert ttft < 0.085
+
+
+def test_a_cache_too_small_makes_users_wait_as_long_as_on_silicon() -> None:
+    (checked,) = replay(replace(BEYOND, points=BEYOND.points[-1:]), published_settings(), seeds=(0,))
+    assert checked.ttft_s == pytest.approx(checked.published.ttft_s, rel=0.2)
 
 
 def settings(**flags: object) -> EngineSettings:
