@@ -188,7 +188,7 @@ class Columns:
         if metric == "itl_s":
             of_chosen = np.repeat(chosen, counts)
             owner = np.repeat(np.flatnonzero(chosen).astype(np.int64), counts[chosen])
-            gaps: Floats = self.gaps_ns[of_chosen] * 1e-9
+            gaps = np.multiply(self.gaps_ns[of_chosen], 1e-9, dtype=np.float64)
             return gaps, owner
         if self.gap_tokens is None:
             return np.empty(0), np.empty(0, dtype=np.int64)

@@ -42,6 +42,8 @@ class WorkerHealth(msgspec.Struct, kw_only=True):
     ok: int | None = None
     failed: int | None = None
     cancelled: int | None = None
+    lost: str | None = None
+    """Why the worker was not heard of again, if so: "stopped reporting"."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,9 @@ def measure(columns: Columns, facts: Facts, window: Window) -> Measured:
 def _unaccounted(columns: Columns, health: Mapping[str, WorkerHealth]) -> Iterable[str]:
     """Where a worker's own counts and the records that arrived from it disagree."""
     for name, entry in health.items():
+        if entry.lost is not None:
+            yield f"{name} {entry.lost}"
+            continue
         if entry.sent is None:
             continue
         parts = (entry.ok or 0, entry.failed or 0, entry.cancelled or 0)

@@ -154,14 +154,23 @@ def _goodput(
     """
     if not objectives:
         return {"slo": slo, "requests_per_s": None, "share": None}
-    good = chosen & columns.ok
+    sent = int(chosen.sum())
+    met = int((chosen & _met(columns, objectives)).sum())
+    return {"slo": slo, "requests_per_s": met / window.seconds, "share": met / sent if sent else None}
+
+
+def good_requests(columns: Columns, facts: Facts) -> Bools | None:
+    """Which requests succeeded and met every objective of the run's SLO; None where it has none."""
+    return _met(columns, parse_objectives(facts.slo, "slo in run.json")) if facts.slo else None
+
+
+def _met(columns: Columns, objectives: tuple[Objective, ...]) -> Bools:
+    good = columns.ok.copy()
     for objective in objectives:
         if objective.metric != "error_share":
             reached = _reached(columns, objective)
             good &= np.isnan(reached) | (reached < objective.limit)
-    sent = int(chosen.sum())
-    met = int(good.sum())
-    return {"slo": slo, "requests_per_s": met / window.seconds, "share": met / sent if sent else None}
+    return good
 
 
 def _reached(columns: Columns, objective: Objective) -> Floats:

@@ -1,0 +1,76 @@
+"""Whether two sides may be compared at all: the same traffic, measured the same way, by runs that are valid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from exporters.facts import Facts
+
+
+class Comparable(Protocol):
+    """What is asked of a run (or of a stored baseline)."""
+
+    @property
+    def facts(self) -> Facts: ...
+
+    @property
+    def summary(self) -> Mapping[str, Any]: ...
+
+
+def obstacles(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:
+    """Why the sides must not be compared, each reason one line; empty where nothing stands against it."""
+    found: list[str] = []
+    for side, runs in (("baseline", base), ("candidate", candidate)):
+        for run in runs:
+            if not run.summary["valid"]:
+                reasons = run.summary["quality"]["reasons"]
+                found.append(f"the {side} run {run.facts.label} is not valid: {'; '.join(reasons) or 'no reason kept'}")
+    for what, read in _MUST_AGREE.items():
+        values = [sorted({_shown(read(run.facts)) for run in runs}) for runs in (base, candidate)]
+        if values[0] != values[1]:
+            found.append(f"another {what}: {', '.join(values[0])} against {', '.join(values[1])}")
+    found += _other_definition(base, candidate)
+    for side, runs in (("baseline", base), ("candidate", candidate)):
+        if len({_shown(run.facts.launch.get("args")) for run in runs}) > 1:
+            found.append(f"the {side} runs are not repeats of one another: their launch configs differ")
+    return found
+
+
+def _arrival(facts: Facts) -> Any:
+    """What the sending depends on: the schedule in open loop, the number of users in closed loop."""
+    arrival = facts.meta.get("arrival")
+    spec = dict(arrival) if isinstance(arrival, Mapping) else {"kind": arrival or "closed"}
+    kind = spec.pop("kind", "closed")
+    told = {k: v for k, v in spec.items() if v is not None} if facts.open_loop else {"users": facts.meta.get("users")}
+    return " ".join([str(kind), *(f"{k}={v}" for k, v in sorted(told.items()))])
+
+
+_MUST_AGREE: dict[str, Callable[[Facts], Any]] = {
+    "workload": lambda f: f.workload,
+    "model": lambda f: f.model,
+    "seed": lambda f: f.seed,
+    "arrival": _arrival,
+    "engine kind": lambda f: f"{f.engine}{' (simulated)' if f.simulated else ''}",
+    "clock": lambda f: f.clock,
+}
+
+
+def _other_definition(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:
+    """Two workloads of one name that are not the same traffic: a key that differs, or other bodies for equal seeds."""
+    one, other = (runs[0].facts.meta for runs in (base, candidate))
+    first, second = one.get("workload"), other.get("workload")
+    if isinstance(first, Mapping) and isinstance(second, Mapping) and first.get("name") == second.get("name"):
+        differing = sorted(k for k in first.keys() | second.keys() if first.get(k) != second.get(k))
+        if differing:
+            return [f"another workload: {first.get('name')} is defined otherwise ({', '.join(differing)})"]
+    bodies = [sorted({_shown(run.facts.meta.get("bodies_sha256")) for run in runs}) for runs in (base, candidate)]
+    same_seeds = {_shown(r.facts.seed) for r in base} == {_shown(r.facts.seed) for r in candidate}
+    if bodies[0] != bodies[1] and same_seeds and None not in (one.get("bodies_sha256"), other.get("bodies_sha256")):
+        return ["another workload: the same seed yielded other requests (bodies_sha256 differs)"]
+    return []
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,355 @@
+"""Baseline against candidate: each figure's ratio with an interval, a verdict on each, and one on the whole.
+
+A metric is *worse* (or *better*) where the difference is beyond the margin and cannot be chance, all gated metrics
+looked at together (Holm, Scandinavian Journal of Statistics 6, 1979; family-wise level `FAMILY_LEVEL`, two-sided;
+metrics that are only shown form a family of their own); *same* where the whole 95 % interval lies within the margin;
+*undecided* otherwise, with how much more would decide; *too few* where a quantile has fewer than ten observations
+beyond it on either side, which gives neither number nor verdict. Only gated metrics decide the exit code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from exporters.blocks import COMPARED, LEVELS_COMPARED, Blocks, blocks_of
+from exporters.comparable import obstacles
+from exporters.facts import Facts
+from exporters.intervals import (
+    Effect,
+    QuantileDraws,
+    draw_weights,
+    quantile_effect,
+    rate_effect,
+    share_effect,
+)
+from exporters.quantiles import enough
+from exporters.run import Run
+from tailgate.exits import BadInput, Exit
+
+COMPARISON_SCHEMA = "tailgate.comparison/1"
+Verdict = Literal["better", "worse", "same", "undecided", "too few"]
+FAMILY_LEVEL = 0.02
+CONFIDENCE = 0.95
+MARGIN = 0.05
+ERROR_MARGIN = 0.01
+DEFAULT_GATE = ("ttft_p95", "ttft_p99", "itl_p95", "itl_p99", "e2e_p95", "throughput", "goodput", "error_share")
+METRIC_NAMES = (
+    *(f"{metric}_{level}" for metric in COMPARED for level in LEVELS_COMPARED),
+    *(f"{metric}_{level}_adjusted" for metric in ("ttft", "e2e") for level in ("p95", "p99")),
+    "throughput",
+    "goodput",
+    "error_share",
+)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One side's run, reduced to what a comparison needs; made from a `Run` or read from a baseline file."""
+
+    facts: Facts
+    summary: Mapping[str, Any]
+    blocks: Blocks
+
+    @staticmethod
+    def of(run: Run) -> Measurement:
+        return Measurement(run.facts, run.summary, blocks_of(run))
+
+
+@dataclass
+class MetricComparison:
+    """One figure of both sides. Latencies are seconds, throughput tokens/s, goodput requests/s, shares 0 to 1.
+
+    `ratio`, `low` and `high` are candidate / baseline with its 95 % interval; for `error_share`, where a ratio means
+    nothing, they are candidate - baseline. None where there is no number.
+    """
+
+    name: str
+    unit: Literal["s", "tokens/s", "requests/s", "share"]
+    gated: bool
+    base: float | None = None
+    candidate: float | None = None
+    effect: Effect | None = field(default=None, repr=False)
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_adjusted: float | None = None
+    verdict: Verdict = "too few"
+    note: str = ""
+
+    @property
+    def is_difference(self) -> bool:
+        return self.name == "error_share"
+
+    @property
+    def higher_is_worse(self) -> bool:
+        return self.name not in ("throughput", "goodput")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; an infinite value is written as 'infinite'."""
+        kind = "difference" if self.is_difference else "ratio"
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "gated": self.gated,
+            "baseline": _finite(self.base),
+            "candidate": _finite(self.candidate),
+            kind: _finite(self.ratio),
+            "low": _finite(self.low),
+            "high": _finite(self.high),
+            "p_adjusted": self.p_adjusted,
+            "verdict": self.verdict,
+            "note": self.note,
+        }
+
+
+@dataclass
+class Comparison:
+    """What comparing two sides came to."""
+
+    base_label: str
+    candidate_label: str
+    runs: tuple[int, int]
+    margin: float
+    simulated: bool
+    metrics: list[MetricComparison]
+    refusals: list[str]
+    forced: bool
+
+    @property
+    def refused(self) -> bool:
+        return bool(self.refusals) and not self.forced
+
+    @property
+    def gated(self) -> list[MetricComparison]:
+        return [m for m in self.metrics if m.gated]
+
+    @cached_property
+    def verdict(self) -> str:
+        """Of the whole: 'not comparable', else what the gated metrics say; 'mixed' is better here and worse there."""
+        if self.refused:
+            return "not comparable"
+        said = {m.verdict for m in self.gated}
+        if "worse" in said:
+            return "mixed" if "better" in said else "worse"
+        if "better" in said:
+            return "better"
+        return "same" if said == {"same"} else "undecided"
+
+    @property
+    def exit_code(self) -> Exit:
+        """4 not comparable, 3 a gated metric is worse, else 0."""
+        if self.refused:
+            return Exit.NOT_VALID
+        return Exit.REGRESSION if any(m.verdict == "worse" for m in self.gated) else Exit.GOOD
+
+    def metric(self, name: str) -> MetricComparison:
+        """The figure of that name, like 'ttft_p95'. Raises KeyError where it was not compared."""
+        return next((m for m in self.metrics if m.name == name), None) or _missing(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        from exporters.wording import sentence
+
+        return {
+            "schema": COMPARISON_SCHEMA,
+            "verdict": self.verdict,
+            "sentence": sentence(self),
+            "exit_code": int(self.exit_code),
+            "simulated": self.simulated,
+            "baseline": self.base_label,
+            "candidate": self.candidate_label,
+            "runs": {"baseline": self.runs[0], "candidate": self.runs[1]},
+            "margin": self.margin,
+            "confidence": CONFIDENCE,
+            "family_level": FAMILY_LEVEL,
+            "refusals": self.refusals,
+            "forced": self.forced,
+            "metrics": [m.to_dict() for m in self.metrics],
+        }
+
+    def text(self) -> str:
+        """For the screen: the verdict in a sentence, then the table."""
+        from exporters.wording import screen
+
+        return screen(self)
+
+
+def compare(
+    base: Sequence[Run | Measurement],
+    candidate: Sequence[Run | Measurement],
+    margin: float = MARGIN,
+    gate: Sequence[str] | None = None,
+    force: bool = False,
+) -> Comparison:
+    """Compares the runs of two sides (several on a side are repeats). Raises `BadInput` for an unknown gate.
+
+    `gate` names the metrics that decide (`ttft_p95`, `throughput`, …; see `METRIC_NAMES`). `force` compares what
+    should not be compared, and says so in the result.
+    """
+    gate = tuple(gate) if gate else DEFAULT_GATE
+    for name in gate:
+        if name not in METRIC_NAMES:
+            raise BadInput(f"gate: unknown metric '{name}'", f"known: {', '.join(METRIC_NAMES)}")
+    if not base or not candidate:
+        raise BadInput("a comparison needs runs on both sides", "name a baseline and a candidate")
+    against = obstacles(base, candidate)
+    facts = base[0].facts, candidate[0].facts
+    comparison = Comparison(
+        base_label=facts[0].label,
+        candidate_label=facts[1].label,
+        runs=(len(base), len(candidate)),
+        margin=margin,
+        simulated=any(run.facts.simulated for run in (*base, *candidate)),
+        metrics=[],
+        refusals=against,
+        forced=force and bool(against),
+    )
+    if comparison.refused:
+        return comparison
+    sides = tuple(
+        [run if isinstance(run, Measurement) else Measurement.of(run) for run in runs] for runs in (base, candidate)
+    )
+    comparison.metrics = _figures(sides[0], sides[1], frozenset(gate))
+    _judge(comparison)
+    return comparison
+
+
+def _figures(base: list[Measurement], candidate: list[Measurement], gate: frozenset[str]) -> list[MetricComparison]:
+    """Every figure both sides have, without verdicts."""
+    blocks = [m.blocks for m in base], [m.blocks for m in candidate]
+    paired = base[0].facts.open_loop and [m.facts.seed for m in base] == [m.facts.seed for m in candidate]
+    weights = draw_weights(*blocks, paired=paired)
+    failures = any(b.failed.any() for side in blocks for b in side)
+    figures: list[MetricComparison] = []
+    for metric in COMPARED:
+        draws = tuple(QuantileDraws(s, w, metric) for s, w in zip(blocks, weights, strict=True))
+        for name, level in LEVELS_COMPARED.items():
+            figure = MetricComparison(f"{metric}_{name}", "s", f"{metric}_{name}" in gate)
+            _compare_quantile(
+                figure,
+                draws[0],
+                draws[1],
+                level,
+                [_exact(side, d, metric, level) for side, d in zip(blocks, draws, strict=True)],
+            )
+            figures.append(figure)
+        if failures and metric in ("ttft", "e2e"):
+            draws = tuple(QuantileDraws(s, w, metric, failed_too=True) for s, w in zip(blocks, weights, strict=True))
+            for name, level in (("p95", 0.95), ("p99", 0.99)):
+                figure = MetricComparison(f"{metric}_{name}_adjusted", "s", f"{metric}_{name}_adjusted" in gate)
+                _compare_quantile(figure, draws[0], draws[1], level, [d.whole(level) for d in draws])
+                figures.append(figure)
+    throughput = MetricComparison("throughput", "tokens/s", "throughput" in gate)
+    throughput.base, throughput.candidate = (_per_s(side, "tokens") for side in blocks)
+    throughput.effect = rate_effect(*blocks, weights, lambda b: b.tokens)
+    figures.append(throughput)
+    if all(b.good is not None for side in blocks for b in side):
+        goodput = MetricComparison("goodput", "requests/s", "goodput" in gate)
+        goodput.base, goodput.candidate = (_per_s(side, "good") for side in blocks)
+        goodput.effect = rate_effect(*blocks, weights, lambda b: b.sent if b.good is None else b.good)
+        if goodput.effect is None:
+            goodput.note = "no request met the SLO on one side"
+        figures.append(goodput)
+    errors = MetricComparison("error_share", "share", "error_share" in gate)
+    errors.base, errors.candidate = (
+        float(sum(b.failed.sum() for b in side)) / max(float(sum(b.sent.sum() for b in side)), 1.0) for side in blocks
+    )
+    errors.effect = share_effect(*blocks, weights)
+    figures.append(errors)
+    return figures
+
+
+def _compare_quantile(
+    figure: MetricComparison, base: QuantileDraws, candidate: QuantileDraws, level: float, values: Sequence[float]
+) -> None:
+    counts = base.observations, candidate.observations
+    if not all(enough(n, level) for n in counts):
+        needed = math.ceil(10 / (1 - level))
+        figure.note = (
+            f"needs {needed / max(min(counts), 1):.1f} times the observations" if min(counts) else "not measured"
+        )
+        return
+    figure.base, figure.candidate = values
+    if math.isinf(values[0]) or math.isinf(values[1]):
+        figure.verdict = "undecided"
+        _compare_infinite(figure, base, candidate, level)
+        return
+    figure.effect = quantile_effect(base, candidate, level, math.log(values[1] / values[0]))
+
+
+def _compare_infinite(figure: MetricComparison, base: QuantileDraws, candidate: QuantileDraws, level: float) -> None:
+    """A tail that failures reach on one side only is a verdict where nearly every redrawing agrees."""
+    lost = [float((side.draws(level) == math.inf).mean()) for side in (base, candidate)]
+    figure.note = "failures reach this quantile"
+    if lost[0] <= FAMILY_LEVEL / 2 and lost[1] >= 1 - FAMILY_LEVEL / 2:
+        figure.verdict, figure.ratio = "worse", math.inf
+    elif lost[1] <= FAMILY_LEVEL / 2 and lost[0] >= 1 - FAMILY_LEVEL / 2:
+        figure.verdict, figure.ratio = "better", 0.0
+
+
+def _exact(side: Sequence[Blocks], draws: QuantileDraws, metric: str, level: float) -> float:
+    """One run's own quantile is known exactly; that of several runs pooled comes from their histograms."""
+    return side[0].exact[metric][level] if len(side) == 1 else draws.whole(level)
+
+
+def _per_s(side: Sequence[Blocks], what: str) -> float:
+    return float(sum(getattr(b, what).sum() for b in side)) / sum(b.block_s * b.count for b in side)
+
+
+def _judge(comparison: Comparison) -> None:
+    for gated in (True, False):
+        family = [m for m in comparison.metrics if m.gated == gated and m.effect is not None]
+        p_so_far = 0.0
+        ordered = sorted(family, key=lambda m: m.effect.p_value if m.effect else 1.0)
+        for rank, figure in enumerate(ordered):
+            assert figure.effect is not None
+            p_so_far = max(p_so_far, min(1.0, figure.effect.p_value * (len(ordered) - rank)))
+            figure.p_adjusted = p_so_far
+            _give_verdict(figure, figure.effect, comparison, len(ordered))
+
+
+def _give_verdict(figure: MetricComparison, effect: Effect, comparison: Comparison, family: int) -> None:
+    margin = ERROR_MARGIN if figure.is_difference else math.log1p(comparison.margin)
+    half = effect.half_width(CONFIDENCE)
+    bounds = effect.estimate - half, effect.estimate + half
+    shown = [x if figure.is_difference else _exp(x) for x in (effect.estimate, *bounds)]
+    figure.ratio, figure.low, figure.high = shown
+    beyond = abs(effect.estimate) > margin
+    if beyond and figure.p_adjusted is not None and figure.p_adjusted < FAMILY_LEVEL:
+        figure.verdict = "worse" if (effect.estimate > 0) == figure.higher_is_worse else "better"
+    elif -margin <= bounds[0] and bounds[1] <= margin:
+        figure.verdict = "same"
+    else:
+        figure.verdict = "undecided"
+        figure.note = _what_would_decide(effect, margin, half, max(comparison.runs), family)
+
+
+def _what_would_decide(effect: Effect, margin: float, half: float, runs: int, family: int) -> str:
+    """How many runs a side, like those there are, would make the interval short enough (its width goes with 1/sqrt)."""
+    from exporters.student import critical
+
+    distance = abs(effect.estimate)
+    if distance > margin:
+        factor = (critical(FAMILY_LEVEL / family, effect.verdict_df + 4) * effect.verdict_error / distance) ** 2
+    else:
+        factor = (half / max(margin - distance, 1e-9)) ** 2
+    needed = max(runs + 1, math.ceil(runs * factor))
+    if needed > 50:
+        return "too near the margin to tell: more than 50 runs a side"
+    return f"about {needed} runs a side like these would decide"
+
+
+def _exp(x: float) -> float:
+    return math.exp(min(x, 700.0))
+
+
+def _finite(value: float | None) -> float | str | None:
+    return "infinite" if value is not None and math.isinf(value) else value
+
+
+def _missing(name: str) -> MetricComparison:
+    raise KeyError(name)

@@ -1,0 +1,235 @@
+"""How sure a comparison is: the log ratio of two sides' figures with its standard error and degrees of freedom.
+
+Three sources of noise are told apart:
+
+- *within runs*: blocks of time (`exporters.blocks`) are drawn anew, with replacement, inside each run. Where both
+  sides replayed the same schedule, a pair of runs draws the same blocks, so that what the schedule did to both cancels.
+- *between repeats, as seen*: what the spread of repeated runs shows beyond what their blocks explain.
+- *between launches, as allowed for*: two launches of one config differ by more than one run can show. A verdict (not
+  the interval) allows for `LAUNCH_SPREAD`, held with the weight of `LAUNCH_SPREAD_DF` repeats and corrected by those
+  that are there; so a single run a side gives a verdict on large differences only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exporters import student
+from exporters.blocks import Blocks
+from exporters.histogram import BUCKETS, EDGES_S, RELATIVE_ERROR
+from exporters.quantiles import Floats
+
+REPLICATES = 1000
+LAUNCH_SPREAD = 0.015
+LAUNCH_SPREAD_DF = 4
+
+Side = Sequence[Blocks]
+_UPPER_EDGES_S = np.append(EDGES_S[1:], EDGES_S[-1] * 2)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A difference `estimate` (candidate - baseline, of logs or of shares) with the noise around it.
+
+    `error` and `df` are what was seen; `verdict_error` and `verdict_df` allow for launches as well.
+    """
+
+    estimate: float
+    error: float
+    df: float
+    verdict_error: float
+    verdict_df: float
+
+    def half_width(self, confidence: float) -> float:
+        """Half the interval of that confidence."""
+        return student.critical(1 - confidence, self.df) * self.error
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, for no difference at all, launches allowed for."""
+        if self.verdict_error == 0:
+            return 0.0 if self.estimate else 1.0
+        return student.two_sided_p(self.estimate / self.verdict_error, self.verdict_df)
+
+
+def draw_weights(base: Side, candidate: Side, paired: bool, seed: int = 0) -> tuple[list[Floats], list[Floats]]:
+    """For each run how often each block is drawn: replicates x blocks. Paired runs with equal blocks draw alike."""
+    rng = np.random.default_rng(seed)
+
+    def draw(run: Blocks) -> Floats:
+        return rng.multinomial(run.count, np.full(run.count, 1 / run.count), size=REPLICATES).astype(np.float64)
+
+    of_base = [draw(run) for run in base]
+    of_candidate = [
+        of_base[i] if paired and i < len(base) and base[i].count == run.count else draw(run)
+        for i, run in enumerate(candidate)
+    ]
+    return of_base, of_candidate
+
+
+class QuantileDraws:
+    """One metric of one side: its quantiles under every redrawing of blocks, pooled over the side's runs.
+
+    With `failed_too`, failed requests count as observations that are later than any other.
+    """
+
+    def __init__(self, side: Side, weights: Sequence[Floats], metric: str, *, failed_too: bool = False) -> None:
+        self._side = side
+        buckets = np.unique(np.concatenate([run.latencies[metric].buckets for run in side]))
+        self._edges = EDGES_S[buckets], _UPPER_EDGES_S[buckets]
+        self._tables = [run.latencies[metric].spread(buckets) for run in side]
+        if failed_too:
+            self._edges = np.append(self._edges[0], math.inf), np.append(self._edges[1], math.inf)
+            self._tables = [np.column_stack((table, run.failed)) for table, run in zip(self._tables, side, strict=True)]
+        self._cumulated = [np.cumsum(w @ table, axis=1) for w, table in zip(weights, self._tables, strict=True)]
+        self._pooled = sum(self._cumulated[1:], self._cumulated[0])
+
+    @property
+    def observations(self) -> int:
+        return int(sum(table.sum() for table in self._tables))
+
+    def whole(self, level: float) -> float:
+        """The quantile with no block redrawn, pooled over runs."""
+        return float(self._quantile(np.cumsum(sum(self._tables).sum(axis=0))[None, :], level)[0])  # type: ignore[union-attr]
+
+    def by_run(self, level: float) -> Floats:
+        """The quantile of each run."""
+        return np.array([self._quantile(np.cumsum(t.sum(axis=0))[None, :], level)[0] for t in self._tables])
+
+    def draws(self, level: float) -> Floats:
+        """The pooled quantile in each replicate."""
+        return self._quantile(self._pooled, level)
+
+    def draws_by_run(self, level: float) -> list[Floats]:
+        """The quantile of each run in each replicate."""
+        return [self._quantile(cumulated, level) for cumulated in self._cumulated]
+
+    def df(self, level: float) -> float:
+        """Degrees of freedom: the blocks that really hold what lies beyond the quantile, less one a run.
+
+        Counted as (sum e)^2 / sum e^2 over each block's share e of it: one burst that holds the whole tail is one.
+        """
+        limit = self.whole(level)
+        beyond = np.concatenate(
+            [table[:, self._edges[0] >= limit * (1 - RELATIVE_ERROR)].sum(axis=1) for table in self._tables]
+        )
+        squares = float((beyond**2).sum())
+        holding = float(beyond.sum()) ** 2 / squares if squares else 0.0
+        return max(1.0, holding - len(self._tables))
+
+    def _quantile(self, cumulated: Floats, level: float) -> Floats:
+        """Interpolated inside the bucket that holds it; one for each row of `cumulated`."""
+        total = cumulated[:, -1]
+        target = np.maximum(total * level, 1e-9)
+        at = np.minimum((cumulated < target[:, None]).sum(axis=1), cumulated.shape[1] - 1)
+        rows = np.arange(len(target))
+        before = np.where(at > 0, cumulated[rows, at - 1], 0.0)
+        held = np.maximum(cumulated[rows, at] - before, 1e-9)
+        low, high = self._edges[0][at], self._edges[1][at]
+        with np.errstate(invalid="ignore"):
+            inside = low + (high - low) * np.clip((target - before) / held, 0, 1)
+        found: Floats = np.where(np.isinf(low), np.inf, inside)
+        return found
+
+
+def quantile_effect(base: QuantileDraws, candidate: QuantileDraws, level: float, estimate: float) -> Effect:
+    """The effect on a quantile's logarithm; `estimate` is the log ratio of the exact values."""
+    drawn = np.log(candidate.draws(level)) - np.log(base.draws(level))
+    runs = [(np.log(side.by_run(level)), [np.log(d) for d in side.draws_by_run(level)]) for side in (base, candidate)]
+    # Buckets have a width: no two quantiles are known to be closer than that allows.
+    grain = RELATIVE_ERROR / math.sqrt(3)
+    return _effect(estimate, drawn, runs, (base.df(level), candidate.df(level)), _blocks_a_run(base), grain)
+
+
+def rate_effect(
+    base: Side, candidate: Side, weights: tuple[list[Floats], list[Floats]], amount: Callable[[Blocks], Floats]
+) -> Effect | None:
+    """The effect on the logarithm of an amount per second (tokens, good requests); None where a side has none."""
+    totals = [_rate(side, amount) for side in (base, candidate)]
+    if min(totals) <= 0:
+        return None
+    draws = [_rate_draws(side, w, amount) for side, w in zip((base, candidate), weights, strict=True)]
+    runs = [
+        (
+            np.log([max(_rate([run], amount), 1e-12) for run in side]),
+            [np.log(np.maximum(_rate_draws([run], [w], amount), 1e-12)) for run, w in zip(side, of, strict=True)],
+        )
+        for side, of in zip((base, candidate), weights, strict=True)
+    ]
+    drawn = np.log(np.maximum(draws[1], 1e-12)) - np.log(np.maximum(draws[0], 1e-12))
+    df = tuple(float(sum(run.count - 1 for run in side)) for side in (base, candidate))
+    least = min(run.count for side in (base, candidate) for run in side)
+    return _effect(math.log(totals[1] / totals[0]), drawn, runs, (df[0], df[1]), least, 0.0)
+
+
+def share_effect(base: Side, candidate: Side, weights: tuple[list[Floats], list[Floats]]) -> Effect:
+    """The effect on the share of requests that failed, as a difference of shares."""
+    shares, draws, floors = [], [], []
+    for side, of in zip((base, candidate), weights, strict=True):
+        failed, sent = (sum(float(getattr(run, n).sum()) for run in side) for n in ("failed", "sent"))
+        shares.append(failed / max(sent, 1))
+        redrawn = [sum(w @ getattr(run, n) for run, w in zip(side, of, strict=True)) for n in ("failed", "sent")]
+        draws.append(redrawn[0] / np.maximum(redrawn[1], 1))
+        guess = (failed + 1) / (sent + 2)
+        floors.append(guess * (1 - guess) / max(sent, 1))
+    # No failure seen is not no failure possible: never surer than as many independent trials would be.
+    error = math.sqrt(max(float((draws[1] - draws[0]).var()), sum(floors)))
+    df = float(sum(run.count - 1 for side in (base, candidate) for run in side))
+    return Effect(shares[1] - shares[0], error, df, error, df)
+
+
+def _effect(
+    estimate: float,
+    drawn: Floats,
+    runs: Sequence[tuple[Floats, list[Floats]]],
+    dfs: tuple[float, float],
+    least_blocks: int,
+    grain: float,
+) -> Effect:
+    # Drawing B blocks out of B sees (B - 1) / B of their variance.
+    small = least_blocks / max(least_blocks - 1, 1)
+    within = float(np.var(drawn)) * small + grain**2
+    repeats = [len(of_runs) for of_runs, _ in runs]
+    seen_df = sum(repeats) - 2
+    shared = sum(1 / n for n in repeats)
+    seen = 0.0
+    if seen_df > 0:
+        spread = sum(float(((of_runs - of_runs.mean()) ** 2).sum()) for of_runs, _ in runs) / seen_df
+        explained = np.mean([float(np.var(d)) * small for _, draws in runs for d in draws])
+        seen = max(0.0, spread - float(explained))
+    within_df = (dfs[0] + dfs[1]) / 2 if min(dfs) < 2 else dfs[0] + dfs[1]
+    allowed = (LAUNCH_SPREAD_DF * LAUNCH_SPREAD**2 + max(seen_df, 0) * seen) / (LAUNCH_SPREAD_DF + max(seen_df, 0))
+    error, df = _combined((within, within_df), (seen * shared, max(seen_df, 1)))
+    verdict_error, verdict_df = _combined(
+        (within, within_df), (max(allowed, seen) * shared, LAUNCH_SPREAD_DF + max(seen_df, 0))
+    )
+    return Effect(estimate, error, df, verdict_error, verdict_df)
+
+
+def _combined(*parts: tuple[float, float]) -> tuple[float, float]:
+    """Standard error and degrees of freedom of a sum of variances (Satterthwaite, Biometrics Bulletin 2, 1946)."""
+    variance = sum(v for v, _ in parts)
+    if variance == 0:
+        return 0.0, parts[0][1]
+    return math.sqrt(variance), variance**2 / sum(v**2 / df for v, df in parts if v)
+
+
+def _blocks_a_run(draws: QuantileDraws) -> int:
+    return min(run.count for run in draws._side)
+
+
+def _rate(side: Side, amount: Callable[[Blocks], Floats]) -> float:
+    return float(sum(amount(run).sum() for run in side)) / sum(run.block_s * run.count for run in side)
+
+
+def _rate_draws(side: Side, weights: Sequence[Floats], amount: Callable[[Blocks], Floats]) -> Floats:
+    total: Any = sum(w @ amount(run) for run, w in zip(side, weights, strict=True))
+    return np.asarray(total / sum(run.block_s * run.count for run in side), dtype=np.float64)
+
+
+assert BUCKETS == EDGES_S.size == _UPPER_EDGES_S.size
