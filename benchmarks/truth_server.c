@@ -170,24 +170,13 @@ static int write_chunk(Connection *c, const char *body) {
     return write_all(c, chunk, snprintf(chunk, sizeof chunk, "%zx\r\n%s\r\n", strlen(body), body));
 }
 
-/* Bytes read, 0 for nothing now, -1 for the end. Notes when the bytes were received. */
-static int read_some(Connection *c) {
-    char *room = c->request + c->length;
-    int size = REQUEST_ROOM - c->length - 1;
-#ifdef WITH_TLS
-    if (c->tls) {
-        int length = SSL_read(c->tls, room, size);
-        c->received_ns = now_ns();
-        if (length > 0) return length;
-        int error = SSL_get_error(c->tls, length);
-        return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : -1;
-    }
-#endif
+/* recvmsg, noting when the kernel received the bytes. */
+static ssize_t receive(Connection *c, char *room, int size, int flags) {
     char control[64];
     struct iovec into = {room, size};
     struct msghdr message = {.msg_iov = &into, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    ssize_t length = recvmsg(c->fd, &message, 0);
-    if (length <= 0) return length < 0 && errno == EAGAIN ? 0 : -1;
+    ssize_t length = recvmsg(c->fd, &message, flags);
+    if (length <= 0) return length;
     c->received_ns = now_ns();
     for (struct cmsghdr *m = CMSG_FIRSTHDR(&message); m; m = CMSG_NXTHDR(&message, m))
         if (m->cmsg_type == SCM_TIMESTAMPNS) {
@@ -196,6 +185,24 @@ static int read_some(Connection *c) {
             c->received_ns = stamp.tv_sec * 1000000000ll + stamp.tv_nsec;
         }
     return length;
+}
+
+/* Bytes read, 0 for nothing now, -1 for the end. */
+static int read_some(Connection *c) {
+    char *room = c->request + c->length;
+    int size = REQUEST_ROOM - c->length - 1;
+#ifdef WITH_TLS
+    if (c->tls) {
+        char peeked[4096];
+        receive(c, peeked, sizeof peeked, MSG_PEEK);
+        int length = SSL_read(c->tls, room, size);
+        if (length > 0) return length;
+        int error = SSL_get_error(c->tls, length);
+        return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : -1;
+    }
+#endif
+    ssize_t length = receive(c, room, size, 0);
+    return length > 0 ? length : length < 0 && errno == EAGAIN ? 0 : -1;
 }
 
 /* -- answers -- */

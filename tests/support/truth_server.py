@@ -2,8 +2,8 @@
 
 A request's JSON body says what to do: `events`, `first_ms`, `gap_ms`, `size` (bytes of content an event), and `end`:
 "chunk" (the last chunk on its own), "joined" (in one write with [DONE]), "cut" (closed in mid-stream), "reset", "stall"
-(nothing more), "close" (whole, then the connection is closed). `at_ns` sets a wall-clock time for the last event instead
-of `gap_ms`, so that many streams end together. GET /truth answers {name: {"read": ns, "writes": [[before, after], …]}}.
+(nothing more), "close" (whole, then the connection is closed). `at_ns` sets a wall-clock time for the last event, not
+`gap_ms`, so that many streams end together. GET /truth answers {name: {"read": ns, "writes": [[before, after], …]}}.
 """
 
 from __future__ import annotations
