@@ -136,20 +136,15 @@ class Choices(_Length):
         return self
 
     def at(self, u: float) -> int:
-        if self.weights is None:
-            return self.values[int(u * len(self.values))]
-        return self.values[weighted_index(u, self.weights)]
+        weights = self.weights or (1.0,) * len(self.values)
+        values, shares = zip(*sorted(zip(self.values, weights, strict=True)), strict=True)
+        cumulative = list(itertools.accumulate(shares))
+        return int(values[min(bisect.bisect_right(cumulative, u * cumulative[-1]), len(values) - 1)])
 
     def text(self) -> str:
         weights = self.weights or (1.0,) * len(self.values)
         total = sum(weights)
         return "choices " + ", ".join(f"{v} ({w / total:.0%})" for v, w in zip(self.values, weights, strict=True))
-
-
-def weighted_index(u: float, weights: tuple[float, ...]) -> int:
-    """The index into `weights` on which the share `u` falls."""
-    cumulative = list(itertools.accumulate(weights))
-    return min(bisect.bisect_right(cumulative, u * cumulative[-1]), len(weights) - 1)
 
 
 def _cut_mass(low: float, high: float) -> float:

@@ -18,6 +18,8 @@ from workloads.sources.trace import Trace, open_trace
 from workloads.spec import RequestClass, Workload
 from workloads.tokens import Calibration, Shape, TokenCounter, calibrate
 
+_LEAST = 1e-9  # the share of requests that a note about the rarest lengths may leave out
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
@@ -132,25 +134,29 @@ class Plan:
         """What the person who runs this should know of the plan, a sentence each."""
         notes = [self.calibration.note]
         for name, item in self.workload.classes.items():
-            shape = self._shapes[name]
-            floor = self._prompter.base(shape) + item.shared_tokens + 1
-            shortest = (
-                self._source.shortest_input
-                if isinstance(self._source, Trace)
-                else item.input_tokens.at(1e-9)
-                if item.input_tokens
-                else floor
-            )
+            floor = self._prompter.base(self._shapes[name]) + item.shared_tokens + 1
+            shortest, longest = self._extremes(item)
             if shortest < floor:
                 notes.append(
                     f"class {name}: prompts meant to be shorter than {floor} tokens are sent with {floor}, "
                     "which the chat template and the shared text need"
                 )
+            if self._max_model_len is not None and longest > self._max_model_len:
+                notes.append(
+                    f"class {name}: requests of up to {longest:,} tokens, prompt and answer, are cut to the "
+                    f"{self._max_model_len:,} that the model takes"
+                )
         if isinstance(self._source, Trace):
             notes.extend(self._source.notes)
-        if self._max_model_len is not None:
-            notes.append(f"prompts are cut so that prompt and answer fit into {self._max_model_len} tokens")
         return tuple(notes)
+
+    def _extremes(self, item: RequestClass) -> tuple[int, int]:
+        """The shortest prompt, and the most tokens of prompt and answer together, that the class can come to."""
+        if isinstance(self._source, Trace):
+            return self._source.shortest_input, self._source.longest
+        assert item.input_tokens is not None, "the schema asks for both lengths where no trace gives them"
+        assert item.output_tokens is not None, "as above"
+        return item.input_tokens.at(_LEAST), item.input_tokens.at(1 - _LEAST) + item.output_tokens.at(1 - _LEAST)
 
 
 def shape_of(item: RequestClass) -> Shape:

@@ -173,10 +173,11 @@ def _picture(length: Length) -> str:
     low, high = length.at(0.001), length.at(0.999)
     if low == high:
         return f"always {low:,}"
-    counts = [0] * _COLUMNS
+    columns = min(_COLUMNS, high - low + 1)
+    counts = [0] * columns
     for value in _quantiles(length):
         if low <= value <= high:
-            counts[min(int((value - low) / (high - low) * _COLUMNS), _COLUMNS - 1)] += 1
+            counts[(value - low) * columns // (high - low + 1)] += 1
     return f"{low:,} {_sparkline(counts)} {high:,}   mean {length.mean():,.0f}, p95 {length.at(0.95):,}"
 
 

@@ -36,7 +36,7 @@ class Trace:
         self._marks: list[_Mark] = []
         self._pieces: OrderedDict[int, list[Row]] = OrderedDict()
         self.shortest_input = 0
-        self.longest_input = 0
+        self.longest = 0
         self.span_s = 0.0
         self.notes: tuple[str, ...] = ()
         try:
@@ -84,12 +84,13 @@ class Trace:
             if row.time_s < last:
                 raise BadInput(f"{self._path}:{mark.line}: earlier than the row before it", "sort the trace by time")
             last = row.time_s
-            shortest, longest = min(shortest, row.input_tokens), max(longest, row.input_tokens)
+            shortest = min(shortest, row.input_tokens)
+            longest = max(longest, row.input_tokens + max(row.output_tokens, 1))
             silent += row.output_tokens < 1
             count += 1
         if not count:
             raise BadInput(f"{self._path}: the trace has no rows", "give a trace with at least one request")
-        self.shortest_input, self.longest_input, self.span_s = shortest, longest, last - self._first_s
+        self.shortest_input, self.longest, self.span_s = shortest, longest, last - self._first_s
         if silent:
             self.notes = (f"{silent} rows of the trace ask for no output tokens; they are sent with 1",)
         return count
