@@ -197,10 +197,12 @@ def compare(
     if not base or not candidate:
         raise BadInput("a comparison needs runs on both sides", "name a baseline and a candidate")
     against = obstacles(base, candidate)
-    facts = base[0].facts, candidate[0].facts
+    labels = base[0].facts.label, candidate[0].facts.label
+    if labels[0] == labels[1]:
+        labels = "the baseline", "the candidate"
     comparison = Comparison(
-        base_label=facts[0].label,
-        candidate_label=facts[1].label,
+        base_label=labels[0],
+        candidate_label=labels[1],
         runs=(len(base), len(candidate)),
         margin=margin,
         simulated=any(run.facts.simulated for run in (*base, *candidate)),

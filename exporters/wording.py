@@ -106,18 +106,18 @@ def screen(comparison: Comparison) -> str:
         return "\n".join([*lines, "Make them comparable, or compare all the same with --force."])
     lines += [f"FORCED although not comparable: {reason}" for reason in comparison.refusals]
     rows = [("metric", "baseline", "candidate", "change", f"{CONFIDENCE:.0%} interval", "verdict", "")]
-    for figure in comparison.metrics:
-        rows.append(
-            (
-                ("* " if figure.gated else "  ") + title(figure.name),
-                amount(figure, figure.base),
-                amount(figure, figure.candidate),
-                change(figure),
-                interval(figure),
-                figure.verdict,
-                figure.note,
-            )
+    rows += [
+        (
+            ("* " if figure.gated else "  ") + title(figure.name),
+            amount(figure, figure.base),
+            amount(figure, figure.candidate),
+            change(figure),
+            interval(figure),
+            figure.verdict,
+            figure.note,
         )
+        for figure in comparison.metrics
+    ]
     repeats = " and ".join(f"{n} run{'s' if n > 1 else ''}" for n in comparison.runs)
     foot = f"* gated; {repeats}; margin {comparison.margin:.0%}. A run once a side shows large differences only."
     if min(comparison.runs) > 1:

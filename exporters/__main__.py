@@ -1,0 +1,239 @@
+"""The command: `python -m exporters --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from exporters.run_store import Run, recover
+from exporters.summary import exit_code
+from tailgate.exits import BadInput, Exit, run_command
+
+EPILOG = "Exit codes: 0 good, 1 requests failed, 2 bad input, 3 a regression, 4 not valid or not comparable."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    return int(arguments.do(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m exporters", description="What runs measured, judged.", epilog=EPILOG
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    summary = commands.add_parser("summary", help="a run's figures", epilog=EPILOG)
+    summary.add_argument("run", metavar="RUN", help="a run directory")
+    summary.add_argument("--json", action="store_true", help="print summary.json's content")
+    summary.set_defaults(do=_summary)
+
+    compare = commands.add_parser(
+        "compare",
+        help="a verdict on two sides",
+        description="Compares BASE with RUN; several runs a side (comma-separated, or --base and --run) are repeats.",
+        epilog=EPILOG,
+    )
+    compare.add_argument(
+        "pair", metavar="BASE RUN", nargs="*", help="two run directories, comma lists, or a baseline's name"
+    )
+    _add_sides(compare)
+    compare.add_argument(
+        "--margin", type=_share, default=0.05, help="differences within it do not matter (default: 5%%)"
+    )
+    compare.add_argument(
+        "--gate", type=_names, metavar="METRIC,…", help="metrics that decide, like ttft_p95,throughput"
+    )
+    compare.add_argument("--force", action="store_true", help="compare what is not comparable, and say so")
+    compare.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    compare.set_defaults(do=_compare)
+
+    report = commands.add_parser("report", help="one HTML file to show around", epilog=EPILOG)
+    report.add_argument("runs", metavar="RUN", nargs="*", help="one run; or BASE and RUN, each a run or a comma list")
+    _add_sides(report)
+    report.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".html, or .md for Markdown")
+    report.add_argument("--margin", type=_share, default=0.05, help="as in compare")
+    report.add_argument("--gate", type=_names, metavar="METRIC,…", help="as in compare")
+    report.add_argument("--force", action="store_true", help="as in compare")
+    report.add_argument("--json", action="store_true", help="print where the report is, as JSON")
+    report.set_defaults(do=_report)
+
+    recover_command = commands.add_parser("recover", help="make a run of what a crash left", epilog=EPILOG)
+    recover_command.add_argument("directory", metavar="DIR", help="the run directory, its journals in it")
+    recover_command.add_argument("--json", action="store_true", help="print the summary as JSON")
+    recover_command.set_defaults(do=_recover)
+
+    baseline = commands.add_parser("baseline", help="runs to compare with, small enough for git")
+    actions = baseline.add_subparsers(required=True, metavar="save|list")
+    save = actions.add_parser("save", help="keep a run as baselines/NAME.json")
+    save.add_argument("run", metavar="RUN", help="a run directory, or a comma list of repeats")
+    save.add_argument("name", metavar="NAME")
+    save.add_argument("--directory", type=Path, default=Path("baselines"), help="default: baselines")
+    save.add_argument("--json", action="store_true", help="print what was saved as JSON")
+    save.set_defaults(do=_baseline_save)
+    listing = actions.add_parser("list", help="what is kept")
+    listing.add_argument("--directory", type=Path, default=Path("baselines"), help="default: baselines")
+    listing.add_argument("--json", action="store_true", help="print the list as JSON")
+    listing.set_defaults(do=_baseline_list)
+
+    convert = commands.add_parser("convert", help="a run in another tool's format")
+    convert.add_argument("run", metavar="RUN")
+    convert.add_argument("--to", choices=("vllm-bench", "csv"), required=True)
+    convert.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: standard output")
+    convert.add_argument("--json", action="store_true", help="print where the file is, as JSON (with -o)")
+    convert.set_defaults(do=_convert)
+
+    bring = commands.add_parser("import", help="a vllm bench serve result (--save-detailed) as a run")
+    bring.add_argument("file", metavar="FILE", type=Path)
+    bring.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: results/<the file's name>")
+    bring.add_argument("--json", action="store_true", help="print the summary as JSON")
+    bring.set_defaults(do=_import)
+    return parser
+
+
+def _add_sides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--base", nargs="+", metavar="RUN", help="the baseline's runs (repeats)")
+    parser.add_argument("--run", nargs="+", metavar="RUN", dest="candidate", help="the candidate's runs (repeats)")
+
+
+def _summary(arguments: argparse.Namespace) -> int:
+    from exporters.tables import summary_text
+
+    run = Run.load(arguments.run)
+    print(_json(run.summary) if arguments.json else summary_text(run))
+    return exit_code(run.summary)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from exporters.compare import compare
+
+    base, candidate = _sides(arguments, arguments.pair)
+    found = compare(base, candidate, margin=arguments.margin, gate=arguments.gate, force=arguments.force)
+    print(_json(found.to_dict()) if arguments.json else found.text())
+    return found.exit_code
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from exporters.compare import compare
+    from exporters.report import write_markdown, write_report
+
+    write = write_markdown if arguments.output.suffix == ".md" else write_report
+    if len(arguments.runs) == 1 and not (arguments.base or arguments.candidate):
+        runs = [Run.load(name) for name in arguments.runs[0].split(",")]
+        write(arguments.output, runs)
+        code = max((exit_code(run.summary) for run in runs), default=Exit.GOOD)
+    else:
+        base, candidate = _sides(arguments, arguments.runs)
+        runs_only = [run for run in (*base, *candidate) if isinstance(run, Run)]
+        if len(runs_only) != len(base) + len(candidate):
+            raise BadInput("a report needs runs, not a stored baseline", "use compare for that")
+        found = compare(base, candidate, margin=arguments.margin, gate=arguments.gate, force=arguments.force)
+        write(arguments.output, base, candidate, found)
+        code = found.exit_code
+    print(_json({"report": str(arguments.output)}) if arguments.json else f"report: {arguments.output}")
+    return code
+
+
+def _recover(arguments: argparse.Namespace) -> int:
+    from exporters.tables import summary_text
+
+    run = recover(arguments.directory)
+    print(_json(run.summary) if arguments.json else summary_text(run))
+    return exit_code(run.summary)
+
+
+def _baseline_save(arguments: argparse.Namespace) -> int:
+    from exporters import baseline
+
+    path = baseline.save([Run.load(name) for name in arguments.run.split(",")], arguments.name, arguments.directory)
+    size = path.stat().st_size
+    print(_json({"baseline": str(path), "bytes": size}) if arguments.json else f"saved: {path} ({size / 1000:.0f} kB)")
+    return Exit.GOOD
+
+
+def _baseline_list(arguments: argparse.Namespace) -> int:
+    from exporters import baseline
+
+    kept = baseline.listing(arguments.directory)
+    print(_json(kept) if arguments.json else baseline.listing_text(kept, arguments.directory))
+    return Exit.GOOD
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    from exporters.formats import csv_table, vllm_bench
+
+    run = Run.load(arguments.run)
+    text = vllm_bench.dump(run) if arguments.to == "vllm-bench" else csv_table.dump(run)
+    if arguments.output is None:
+        sys.stdout.write(text)
+        return Exit.GOOD
+    try:
+        arguments.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{arguments.output}: {error.strerror}", "name a file that can be written with -o") from None
+    print(_json({"file": str(arguments.output)}) if arguments.json else f"wrote {arguments.output}")
+    return Exit.GOOD
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from exporters.formats import vllm_bench
+    from exporters.tables import summary_text
+
+    run = vllm_bench.load(arguments.file, arguments.output or Path("results") / arguments.file.stem)
+    print(_json(run.summary) if arguments.json else f"run: {run.path}\n\n{summary_text(run)}")
+    return exit_code(run.summary)
+
+
+def _sides(arguments: argparse.Namespace, pair: Sequence[str]) -> tuple[list[Any], list[Any]]:
+    """The runs of both sides, from the positional pair or from --base and --run."""
+    if arguments.base or arguments.candidate:
+        if pair or not (arguments.base and arguments.candidate):
+            raise BadInput("name both sides one way", "BASE RUN, or --base RUN… --run RUN…")
+        sides = arguments.base, arguments.candidate
+    elif len(pair) == 2:
+        sides = [pair[0]], [pair[1]]
+    else:
+        raise BadInput(f"expected BASE and RUN, got {len(pair)} of them", "repeats go with commas, or --base … --run …")
+    base, candidate = (
+        [one for word in side for name in word.split(",") if name for one in _load(name)] for side in sides
+    )
+    return base, candidate
+
+
+def _load(name: str) -> list[Any]:
+    """A run directory, or a stored baseline by file or by name."""
+    from exporters import baseline
+
+    if Path(name).is_dir():
+        return [Run.load(name)]
+    stored = baseline.find(name)
+    if stored is not None:
+        return list(baseline.load(stored))
+    return [Run.load(name)]
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no share; write 0.05 or 5%") from None
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not between 0 and 100%; write 0.05 or 5%")
+    return value
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, "exporters"))

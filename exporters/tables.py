@@ -1,0 +1,80 @@
+"""A run's summary as a page for the screen. Latencies in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from exporters.quantiles import LEVELS
+from exporters.run import Run
+from exporters.wording import milliseconds
+
+TITLES = {
+    "ttft_s": "TTFT",
+    "itl_s": "ITL",
+    "itl_token_s": "ITL per token",
+    "stall_s": "stall",
+    "tpot_s": "TPOT",
+    "e2e_s": "E2E",
+    "connect_s": "connect",
+    "send_lag_s": "send lag",
+    "ttft_scheduled_s": "TTFT from schedule",
+    "e2e_scheduled_s": "E2E from schedule",
+}
+
+
+def summary_text(run: Run) -> str:
+    """Everything an engineer asks first: may it be believed, how many, how fast, how late."""
+    summary, facts = run.summary, run.facts
+    lines = []
+    if summary["simulated"]:
+        lines.append("SIMULATED: these figures come from the embedded engine, not from a GPU.")
+    lines.append(f"{facts.label}: {facts.workload or 'workload unknown'}, {facts.model or 'model unknown'}")
+    quality = summary["quality"]
+    lines.append(f"{'valid' if summary['valid'] else 'NOT VALID'}; {quality['clock']} clock")
+    lines += [f"  - {reason}" for reason in quality["reasons"]]
+    if run.unreadable_lines:
+        lines.append(f"  - {len(run.unreadable_lines)} unreadable lines in requests.jsonl were left out")
+    lines += ["", *_body(summary, summary["window"]["seconds"]), "", *metric_table(summary["metrics"])]
+    if len(summary["classes"]) > 1:
+        for name, part in summary["classes"].items():
+            lines += ["", f"class {name}: {part['requests']['sent']} sent", *metric_table(part["metrics"])]
+    return "\n".join(lines)
+
+
+def metric_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The latencies that were measured, one a line."""
+    head = ["ms", "count", "mean", "min", "max", *(_quantile(name) for name in LEVELS)]
+    rows = [head]
+    for name, found in metrics.items():
+        if found["count"]:
+            figures = [milliseconds(found[key]) for key in ("mean", "min", "max")]
+            tails = ["too few" if found[key] is None else milliseconds(found[key]) for key in LEVELS]
+            rows.append([TITLES[name], f"{found['count']}", *figures, *tails])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    return [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
+        for r in rows
+    ]
+
+
+def _quantile(name: str) -> str:
+    return "p99.9" if name == "p999" else name
+
+
+def _body(summary: Mapping[str, Any], seconds: float) -> list[str]:
+    requests, throughput, tokens, goodput = (summary[k] for k in ("requests", "throughput", "tokens", "goodput"))
+    errors = ", ".join(f"{kind} {count}" for kind, count in requests["by_error"].items())
+    lines = [
+        f"{requests['sent']} sent in {seconds:.1f} s = {requests['ok']} ok + {requests['failed']} failed"
+        f"{f' ({errors})' if errors else ''} + {requests['cancelled']} cancelled",
+        f"{throughput['requests_per_s']:.2f} requests/s, {throughput['output_tokens_per_s']:.1f} output tokens/s, "
+        f"{tokens['output']} output tokens by {tokens['source'] or '-'}"
+        + (f", {tokens['per_event']:.2f} an event" if tokens["per_event"] else ""),
+    ]
+    if goodput["share"] is not None:
+        lines.append(f"goodput {goodput['requests_per_s']:.2f} requests/s, {goodput['share']:.1%} met {goodput['slo']}")
+    for objective in summary["objectives"]:
+        word = {True: "met", False: "MISSED", None: "too few to tell"}[objective["met"]]
+        lines.append(f"objective {objective['text']}: {word}")
+    return lines
