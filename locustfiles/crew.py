@@ -75,7 +75,10 @@ class Crew:
         return self._part.sender
 
     def end(self, drain_s: float | None = None) -> None:
-        """Stops sending, drains, cancels; whoever calls while that goes on waits for its end. None: the run's drain."""
+        """Stops sending, drains (None: as the run says), cancels; who calls while that goes on waits for its end.
+
+        Calling again with a drain of 0 ends it at once.
+        """
         part = self._part
         if part is None:
             return
@@ -85,6 +88,8 @@ class Crew:
             part.sender.started.set()
             part.sender.stop(part.settings.drain_s if drain_s is None else drain_s)
             part.ended.set()
+        elif drain_s == 0:
+            part.sender.hurry()
         part.ended.wait()
 
     def report(self) -> Report | None:

@@ -49,6 +49,9 @@ class Fleet(Protocol):
     def stop(self, run_id: str, drain_s: float) -> None:
         """Has everyone end, and waits for the last reports; a worker that is gone is not waited for."""
 
+    def hurry(self, run_id: str) -> None:
+        """Has everyone give up what is still in flight."""
+
     def all_done(self) -> bool:
         """Whether nobody who is still there has anything left to send."""
 
@@ -83,6 +86,9 @@ class Alone:
     def stop(self, run_id: str, drain_s: float) -> None:
         self._crew.end(drain_s)
         self._pass_on()
+
+    def hurry(self, run_id: str) -> None:
+        self._crew.end(0)
 
     def all_done(self) -> bool:
         return self._done
@@ -192,14 +198,16 @@ class Distributed:
 
     def stop(self, run_id: str, drain_s: float) -> None:
         self._make = None
-        for client_id in self._members:
-            self._send(STOP, Stop(run_id=run_id, drain_s=drain_s), client_id)
+        self._tell_to_stop(run_id, drain_s)
         deadline = time.monotonic() + drain_s + _GRACE_S
         while time.monotonic() < deadline:
             if all(member.final or not self._present(key) for key, member in self._members.items()):
                 return
             self._changed.wait(0.2)
             self._changed.clear()
+
+    def hurry(self, run_id: str) -> None:
+        self._tell_to_stop(run_id, 0.0)
 
     def all_done(self) -> bool:
         here = [member for key, member in self._members.items() if self._present(key) or member.final]
@@ -209,6 +217,10 @@ class Distributed:
         for client_id in list(self._runner.clients):
             self._runner.send_message("quit", client_id=client_id)
         gevent.sleep(0.3)
+
+    def _tell_to_stop(self, run_id: str, drain_s: float) -> None:
+        for client_id in self._members:
+            self._send(STOP, Stop(run_id=run_id, drain_s=drain_s), client_id)
 
     def _assign(self, client_id: str, assignment: Assignment) -> None:
         self._run_id = assignment.run_id

@@ -5,8 +5,12 @@ Imported once by every locustfile of the suite; importing it installs the listen
 
 from __future__ import annotations
 
+import errno
 import logging
+import signal
+import socket
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import gevent
@@ -56,12 +60,32 @@ def _check(options: Any) -> None:
         settings = read_settings(chosen(options))
         settings.tls.context()
         _key = ApiKey.find(getattr(options, "api_key_file", None))
+        _check_ports(options)
         # A master of workers elsewhere asks at the start of the run: until they have connected it cannot dismiss them.
         if options.headless and options.host and not options.worker and not options.master:
             ask_server(settings, options.host, _key)
     except BadInput as error:
         print(f"locust: {error}", file=sys.stderr)
         sys.exit(Exit.BAD_INPUT)
+
+
+def _check_ports(options: Any) -> None:
+    """Locust meets a taken port with a traceback, by then with workers waiting or without its web UI."""
+    if options.worker:
+        return
+    if options.master or options.processes:
+        mend = "give another with --master-bind-port (and the workers --master-port)"
+        _check_port(options.master_bind_host, options.master_bind_port, "port {}, where workers connect,", mend)
+    if not options.headless:
+        _check_port(options.web_host, options.web_port, "port {} of the web UI", "give another with --web-port")
+
+
+def _check_port(host: str, port: int, name: str, mend: str) -> None:
+    try:
+        socket.create_server(("" if host == "*" else host, port)).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise BadInput(f"{name.format(port)} is taken", mend) from None
 
 
 @events.init.add_listener
@@ -71,9 +95,30 @@ def _on_init(environment: Environment, runner: Any, web_ui: Any = None, **_: Any
     # Locust sets --run-time's timer next, against gevent's idea of now, which still is the time before all imports.
     gevent.get_hub().loop.update_now()
     if isinstance(runner, WorkerRunner):
-        _Member(environment, runner)
+        hurry = _Member(environment, runner).hurry
     else:
-        _Head(environment, runner, web_ui)
+        hurry = _Head(environment, runner, web_ui).hurry
+    _interrupt_in_a_greenlet_of_its_own(hurry)
+
+
+def _interrupt_in_a_greenlet_of_its_own(hurry: Callable[[], None]) -> None:
+    """Has Ctrl-C end the run, and a second one its drain.
+
+    Python would raise it in whichever greenlet runs, perhaps in the middle of counting a request.
+    """
+    hub = gevent.get_hub()
+    hub.NOT_ERROR = (*hub.NOT_ERROR, KeyboardInterrupt)
+    came_before = False
+
+    def on_interrupt() -> None:
+        nonlocal came_before
+        if came_before:
+            hurry()
+        else:
+            came_before = True
+            raise KeyboardInterrupt
+
+    gevent.signal_handler(signal.SIGINT, on_interrupt)
 
 
 class _Member:
@@ -85,6 +130,9 @@ class _Member:
         environment.events.test_stopping.add_listener(self._end)
         # After Locust's own listeners, so that quitting, which goes backwards, comes here first.
         environment.events.quitting.add_listener(self._quit)
+
+    def hurry(self) -> None:
+        self._crew.end(0)
 
     def _done(self) -> None:
         gevent.spawn(self._line.report_now)
@@ -122,6 +170,9 @@ class _Head:
         environment.events.test_stop.add_listener(self._finish)
         environment.events.quitting.add_listener(self._quit)
         environment.events.quit.add_listener(self._show)
+
+    def hurry(self) -> None:
+        self._leader.hurry()
 
     @property
     def _headless(self) -> bool:

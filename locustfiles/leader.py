@@ -35,6 +35,7 @@ LAUNCH_CONFIG = "TAILGATE_LAUNCH_CONFIG"
 # A schedule's first requests must not be late before every worker has heard that it began.
 _LEAD_S = 0.25
 _LONGEST_SPACING_S = 1.0
+_SPACING_UNDER_A_SHAPE_S = 0.02
 
 
 @dataclass
@@ -128,6 +129,12 @@ class Leader:
             course.ended.set()
         course.ended.wait()
 
+    def hurry(self) -> None:
+        """Ends a drain at once."""
+        course = self.course
+        if course is not None and course.ending and not course.ended.is_set():
+            self.fleet.hurry(course.run_id)
+
     def finish(self) -> Course | None:
         """Sums the run up, once; None where there is none, or it was summed up before."""
         course = self.course
@@ -171,11 +178,17 @@ class Leader:
         parts = [stamp, settings.workload.name, *([settings.label] if settings.label else [])]
         return (Path("results") / "-".join(parts)).absolute()
 
+    def _spacing_s(self) -> float:
+        """Between the first requests of two users of the fleet: Locust spawns a second's users all at once."""
+        rate = getattr(self._environment.parsed_options, "spawn_rate", None)
+        shaped = self._environment.shape_class is not None
+        return _SPACING_UNDER_A_SHAPE_S if shaped else 1.0 / float(rate or 1.0)
+
     def _assignments(
         self, course: Course, server: Server, seed: int, plan: Plan
     ) -> Callable[[int, int, bool], Assignment]:
         options = chosen(self._environment.parsed_options)
-        rate = float(getattr(self._environment.parsed_options, "spawn_rate", None) or 1.0)
+        spacing_s = self._spacing_s()
         workload, calibration = course.settings.workload.resolved(), plan.calibration.to_dict()
 
         def make(slot: int, slots: int, guest: bool) -> Assignment:
@@ -194,7 +207,7 @@ class Leader:
                 calibration=calibration,
                 usage_per_chunk=server.engine.reports_usage_per_chunk,
                 longest=server.longest,
-                spacing_s=min(slots / rate, _LONGEST_SPACING_S),
+                spacing_s=min(slots * spacing_s, _LONGEST_SPACING_S),
                 sent_ns=time.time_ns(),
             )
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from locust import stats
-from locust.stats import RequestStats, StatsCSV, StatsEntry
+from locust.stats import RequestStats, StatsCSV, StatsCSVFileWriter, StatsEntry
 
 Milliseconds = npt.NDArray[np.float64]
 
@@ -40,6 +40,7 @@ def install() -> None:
     stats.bucket_response_time = bucket  # type: ignore[assignment]
     RequestStats.log_request = _log_request  # type: ignore[method-assign]
     StatsCSV._percentile_fields = _percentile_fields  # type: ignore[method-assign]
+    StatsCSVFileWriter.stats_writer = _stats_writer  # type: ignore[method-assign]
 
 
 def log_many(all_stats: RequestStats, method: str, name: str, values_ms: Milliseconds) -> None:
@@ -61,6 +62,18 @@ def log_many(all_stats: RequestStats, method: str, name: str, values_ms: Millise
     times: Any = entry.response_times
     for key, number in zip(*np.unique(buckets(values_ms), return_counts=True), strict=True):
         times[float(key)] += int(number)
+
+
+_locusts_stats_writer = StatsCSVFileWriter.stats_writer
+
+
+def _stats_writer(self: StatsCSVFileWriter) -> None:
+    """Locust closes the CSV files at exit while this still runs, and prints a traceback if it runs once more."""
+    try:
+        _locusts_stats_writer(self)
+    except ValueError:
+        if not self.requests_csv_filehandle.closed:
+            raise
 
 
 def _log_request(self: RequestStats, method: str, name: str, response_time: Any, content_length: int) -> None:

@@ -88,7 +88,8 @@ class Recorder:
             request_class=planned.request_class,
             endpoint=planned.endpoint,
             sent_ns=outcome.sent_ns,
-            end_ns=outcome.end_ns,
+            # A cancelled one ends now: its time is its age.
+            end_ns=time.time_ns() if outcome.cancelled else outcome.end_ns,
             outcome="cancelled" if outcome.cancelled else "ok" if outcome.ok else "failed",
             scheduled_ns=scheduled_ns,
             first_ns=outcome.first_ns,

@@ -66,10 +66,12 @@ class Sender:
         self._next_first_send = 0.0
         self._on_done = on_done
         self._told_done = False
+        self._unfinished = 0
         self._start_ns = 0
         self._flights: set[gevent.Greenlet] = set()
         self._landed = Event()
         self._landed.set()
+        self._hurried = Event()
         self._dispatcher: gevent.Greenlet | None = None
         self._watch = SelfWatch(lambda: len(self._flights), self._asked_in_flight)
 
@@ -101,24 +103,23 @@ class Sender:
 
     def take(self) -> Ticket | None:
         """The next request for a user of the closed loop; None when there is nothing more to send."""
-        if self.over.is_set():
-            return None
-        ticket = self._feed.take()
-        if ticket is None:
-            self._tell_if_done()
-        return ticket
+        return None if self.over.is_set() else self._next()
 
     def perform(self, ticket: Ticket) -> None:
         """Sends one request, again where it was refused and `retries` allow; returns at its end."""
         wait_s = _FIRST_WAIT_S
-        for attempt in range(1 + self._retries):
-            outcome = self._send(ticket, attempt)
-            if outcome.error not in _AGAIN or attempt == self._retries:
-                return
-            asked_s = outcome.reading.retry_after_s if outcome.reading else None
-            if self.over.wait(min(wait_s if asked_s is None else asked_s, _LONGEST_WAIT_S)):
-                return
-            wait_s *= 2
+        try:
+            for attempt in range(1 + self._retries):
+                outcome = self._send(ticket, attempt)
+                if outcome.error not in _AGAIN or attempt == self._retries:
+                    return
+                asked_s = outcome.reading.retry_after_s if outcome.reading else None
+                if self.over.wait(min(wait_s if asked_s is None else asked_s, _LONGEST_WAIT_S)):
+                    return
+                wait_s *= 2
+        finally:
+            self._unfinished -= 1
+            self._tell_if_done()
 
     def stop(self, drain_s: float) -> None:
         """Sends nothing more, follows what is in flight for `drain_s`, then cancels it; returns when all ended."""
@@ -126,11 +127,19 @@ class Sender:
         self._watch.stop()
         if self._dispatcher is not None:
             self._dispatcher.kill()
+            # Those that it has just set off are in flight once they have run.
+            gevent.sleep(0)
         self._feed.close()
-        if not self._landed.wait(drain_s):
+        gevent.get_hub().loop.update_now()  # its timers count from there
+        gevent.wait([self._landed, self._hurried], timeout=drain_s, count=1)
+        if self._flights:
             logger.info("cancelling %d requests still in flight after %g s", len(self._flights), drain_s)
             gevent.killall(list(self._flights), block=True, timeout=_KILL_S)
             self._landed.wait(_KILL_S)
+
+    def hurry(self) -> None:
+        """Ends the drain at once."""
+        self._hurried.set()
 
     def close(self) -> None:
         self._client.close()
@@ -178,17 +187,24 @@ class Sender:
             self._flights.discard(me)
             if not self._flights:
                 self._landed.set()
-                self._tell_if_done()
         return outcome
 
+    def _next(self) -> Ticket | None:
+        ticket = self._feed.take()
+        if ticket is None:
+            self._tell_if_done()
+        else:
+            self._unfinished += 1
+        return ticket
+
     def _tell_if_done(self) -> None:
-        if self._feed.exhausted_and_empty and not self._flights and not self._told_done:
+        if self._feed.exhausted_and_empty and not self._unfinished and not self._told_done:
             self._told_done = True
             self._on_done()
 
     def _send_when_due(self) -> None:
         """The open loop: each request leaves at its time in a greenlet of its own, however many are in flight."""
-        while (ticket := self._feed.take()) is not None:
+        while (ticket := self._next()) is not None:
             due_s = ticket.planned.scheduled_s or 0.0
             ahead_s = self._start_ns / 1e9 + due_s - time.time()
             if ahead_s > 0:
@@ -198,7 +214,6 @@ class Sender:
             else:
                 self._room.acquire()
                 gevent.spawn(self._perform_and_make_room, ticket)
-        self._tell_if_done()
 
     def _perform_and_make_room(self, ticket: Ticket) -> None:
         assert self._room is not None, "only called where the flights are limited"

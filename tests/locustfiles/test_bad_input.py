@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,8 +46,10 @@ CASES: dict[str, tuple[list[str], str]] = {
     "json": (["--extra-body", "[1]"], 'locust: --extra-body: not a JSON object; write one like {{"top_k": 1}}'),
     "records": (
         ["--records", "sample:2"],
-        "locust: --records: cannot read 'sample:2'; write all, none or sample:RATE with a rate between 0 and 1, "
-        "such as sample:0.1",
+        (
+            "locust: --records: cannot read 'sample:2'; write all, none or sample:RATE with a rate between 0 and 1, "
+            "such as sample:0.1"
+        ),
     ),
     "trace": (
         ["--workload", "azure-code"],
@@ -55,8 +58,10 @@ CASES: dict[str, tuple[list[str], str]] = {
     "authority": (["--tls-ca", "{typo}"], "locust: --tls-ca {typo}: "),
     "key": (
         ["--api-key-file", "sk-secret-given-by-mistake"],
-        "locust: the file given with --api-key-file cannot be read; "
-        "give the path of a file that holds the key, or set OPENAI_API_KEY",
+        (
+            "locust: the file given with --api-key-file cannot be read; "
+            "give the path of a file that holds the key, or set OPENAI_API_KEY"
+        ),
     ),
     "warmup": (
         ["--warmup", "10", "-t", "5s"],
@@ -75,7 +80,9 @@ def refused(server: Running, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
     def refuse(name: str, processes: bool) -> tuple[Ended, str]:
         given, line = CASES[name]
+        port = str(free_port())
         arguments = ["-f", "locustfiles/chat.py", "--headless", "-t", "9s", "-H", server.url]
+        arguments += ["--master-bind-port", port, "--master-port", port]
         arguments += [word.format(**words) for word in given] + (["--processes", "2"] if processes else [])
         return end(start(*arguments), base, timeout_s=30), line.format(**words)
 
@@ -94,6 +101,26 @@ def test_one_line_and_exit_code_2(refused: dict[str, tuple[Ended, str]], name: s
     assert said[0].startswith(line)
     assert ended.code == 2
     assert "secret" not in ended.err + ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["--headless", "--processes", "2", "--master-bind-port", "{port}"],
+            "locust: port {port}, where workers connect, is taken; give another with --master-bind-port "
+            "(and the workers --master-port)",
+        ),
+        (["--web-port", "{port}"], "locust: port {port} of the web UI is taken; give another with --web-port"),
+    ],
+)
+def test_a_port_that_is_taken(server: Running, tmp_path: Path, arguments: list[str], line: str) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = [word.format(port=port) for word in arguments]
+        ended = end(start("-f", "locustfiles/chat.py", "-H", server.url, *words), tmp_path, timeout_s=20)
+    assert ended.err.splitlines()[-1] == line.format(port=port)
+    assert ended.code == 2
 
 
 def test_a_server_that_is_down_dismisses_the_workers(tmp_path: Path) -> None:
@@ -143,9 +170,10 @@ def test_a_key_from_a_file_is_sent_and_never_kept(small: Path, tmp_path: Path) -
     key = tmp_path / "key.txt"
     key.write_text("right-and-secret\n")
     with serve("--key", "right-and-secret") as server:
-        directory = tmp_path / "run"
+        directory, port = tmp_path / "run", free_port()
         ended = end(
             start(
+                *("--master-bind-port", port, "--master-port", port),
                 *("-f", "locustfiles/chat.py", "--headless", "-H", server.url, "--workload", small),
                 *("--num-requests", 30, "-u", 3, "-r", 100, "--results", directory, "--processes", 2),
                 *("--api-key-file", key),

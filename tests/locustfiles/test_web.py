@@ -50,15 +50,17 @@ class Ui:
 
 @pytest.fixture(params=[(), ("--processes", "2")], ids=["alone", "processes"])
 def ui(request: pytest.FixtureRequest, small: Path, tmp_path: Path) -> Iterator[Ui]:
-    found = Ui(free_port(), tmp_path / "run")
+    found, workers_port = Ui(free_port(), tmp_path / "run"), free_port()
     process = start(
         *("-f", "locustfiles/chat.py", "--web-host", "127.0.0.1", "--web-port", found.port),
         *("--workload", small, "--results", found.directory, *request.param),
+        *("--master-bind-port", workers_port, "--master-port", workers_port),
     )
     try:
         deadline = time.monotonic() + 20
         while True:
             try:
+                found.get("/")
                 # A master is ready once its workers are.
                 if not request.param or json.loads(found.get("/worker-count"))["worker_count"] == 2:
                     break

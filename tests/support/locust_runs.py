@@ -85,8 +85,9 @@ def end(process: subprocess.Popen[str], directory: Path, timeout_s: float = 60) 
 
 def headless(url: str, directory: Path, *arguments: object) -> list[object]:
     """The arguments of a headless chat run whose run directory and CSV are `directory` and beside it."""
+    port = free_port()
     return [
-        *("-f", "locustfiles/chat.py", "--headless", "-H", url),
+        *("-f", "locustfiles/chat.py", "--headless", "-H", url, "--master-bind-port", port, "--master-port", port),
         *("--results", directory, "--csv", directory, "--only-summary"),
         *arguments,
     ]
