@@ -172,6 +172,12 @@ class LiveRequest:
     def ends_with(self, choice: Choice) -> bool:
         return all(other.finish is not None for other in self.choices if other is not choice)
 
+    def let_go(self) -> None:
+        """Nothing more will be asked of it: unties what refers to each other, so that no collector need find it."""
+        for choice in self.choices:
+            choice.generation.owner = None
+        self.choices.clear()
+
     def opening(self) -> bytes:
         """The head of the streamed answer and the role chunks: they leave together with the first token."""
         assert self.writer is not None

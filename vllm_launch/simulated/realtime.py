@@ -63,6 +63,7 @@ class Pacer:
         for choice in request.choices:
             self.engine.scheduler.abort(choice.generation)
             self._metrics.forget(choice.generation)
+        request.let_go()
 
     def shut_down(self) -> None:
         """Ends all that runs with the finish reason `abort`, as vLLM does on SIGTERM."""
@@ -137,6 +138,7 @@ class Pacer:
             request.connection.end_stream()
         if request.on_answered is not None:
             request.on_answered()
+        request.let_go()
 
     def _watch(self, ends: float) -> None:
         now = time.monotonic()

@@ -52,10 +52,10 @@ def serve(settings: EngineSettings, host: str = "127.0.0.1", port: int = 8000) -
     Says on stdout when it is ready. Raises `BadInput` where the port cannot be had.
     """
     listener = _listen(host, port)
-    # Requests are short-lived and many: the collector's full passes over all that is loaded would stall every stream.
+    # A full pass of the garbage collector stalls every stream; requests untie themselves, so that few are needed.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(50_000, 50, 100)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, listener, host))
 
