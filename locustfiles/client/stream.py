@@ -20,6 +20,8 @@ from locustfiles.client.target import Target
 from locustfiles.client.tls import TlsOptions
 from tailgate.exits import BadInput
 
+__all__ = ["Cancelled", "Outcome", "StreamingClient", "Timeouts"]
+
 
 @dataclass(slots=True)
 class Outcome:

@@ -148,6 +148,8 @@ class WireClock(Clock):
         self._worth_reading.discard(slot)
         self._free.append(slot)
         trace.slot = -1
+        if len(self._free) == len(self._traces):
+            self._tick.stop()
 
     def arrivals(self, connection: Connection, offsets: Nanoseconds) -> tuple[Nanoseconds, int]:
         trace: _Trace = connection.trace
@@ -307,14 +309,16 @@ class WireClock(Clock):
 
     def _deal_out(self) -> None:
         """Moves every connection's rows to its trace."""
+        if not self._rows:
+            return
         slots = self._journal[0, : self._rows]
         order = np.argsort(slots, kind="stable")
         slots = slots[order]
         rows = memoryview(self._journal[1:, order].T.tobytes())
-        borders = np.flatnonzero(np.diff(slots, prepend=-2, append=-2)).tolist()
+        borders = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist(), len(slots)]
         for begin, end in pairwise(borders):
-            entry = self._traces[slots[begin]] if slots[begin] >= 0 else None
-            if entry:
+            entry = self._traces[slots[begin]]
+            if entry and slots[begin] >= 0:
                 entry[0].segments.frombytes(rows[24 * begin : 24 * end])
         self._rows = 0
 

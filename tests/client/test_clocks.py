@@ -286,3 +286,49 @@ def test_real_interfaces_show_what_leaves_and_what_comes() -> None:
     finally:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", f"{name}a"], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize("end", ["chunk", "joined"])
+def test_the_end_of_a_stream_is_noticed_soon_though_sockets_are_read_late(server: TruthServer, end: str) -> None:
+    with _client(server, "wire") as (client, _):
+        noticed: list[float] = []
+        for i in range(12):
+            outcome = _ask(client, f"end-{end}-{i}", events=10, end=end)
+            noticed.append((time.time_ns() - outcome.end_ns) / 1e6)
+        assert sorted(noticed)[6] < 15, "ms, the median: the reading of a mid-stream socket may take ten times that"
+
+
+def test_ends_that_no_sign_announces_are_learnt(tmp_path: Path) -> None:
+    """Under TLS a last chunk that shares its record with [DONE] looks like any other."""
+    need(shutil.which("openssl"), "openssl")
+    tls = TlsOptions(insecure=True)
+    with TruthServer(certificate=self_signed(tmp_path)) as server, _client(server, "wire", tls=tls) as (client, _):
+        noticed: list[float] = []
+        for i in range(16):
+            outcome = _ask(client, f"sly-{i}", events=10, gap_ms=10, end="joined")
+            noticed.append((time.time_ns() - outcome.end_ns) / 1e6)
+        assert sorted(noticed[4:])[6] < 15
+
+
+def test_closed_windows_are_counted(server: TruthServer) -> None:
+    with _client(server, "wire") as (client, clock):
+        stream = gevent.spawn(_ask, client, "window", events=12, gap_ms=1, size=2_000_000)
+        gevent.sleep(0.02)
+        _block(0.4, 1)
+        stream.join()
+        assert stream.value.ok
+        assert clock.health().zero_windows > 0
+
+
+def test_a_cancelled_stream_keeps_the_times_the_ring_has_of_it(server: TruthServer) -> None:
+    with _client(server, "wire") as (client, _):
+        stream = gevent.spawn(_ask, client, "cancelled", events=100, gap_ms=10)
+        gevent.sleep(0.4)
+        stream.kill()
+        outcome: Outcome = stream.value.outcome
+        _, writes = server.truth("cancelled")
+        arrivals = outcome.arrivals_ns
+        assert len(arrivals) > 10
+        assert outcome.late_events == 0
+        for (before, after), arrival in zip(writes, arrivals, strict=False):
+            assert before <= arrival <= after + _WRITE_SLACK_NS
