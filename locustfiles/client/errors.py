@@ -104,7 +104,7 @@ _VARYING: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b0x[0-9a-f]+\b", re.I), "N"),
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", re.I), "ID"),
     (re.compile(r"(?<![\w.-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?", re.I), "N"),
-    (re.compile(r"\d{5,}|(?<=:)\d+\b"), "N"),
+    (re.compile(r"\d{5,}"), "N"),
 )
 
 

@@ -51,6 +51,7 @@ def test_statuses() -> None:
         ("The model `nope` does not exist.", "The model `nope` does not exist."),
         ("Llama-3.1-8B is not here", "Llama-3.1-8B is not here"),
         ("chatcmpl-9bdd364a535d625a was lost", "ID was lost"),
+        ("user48213 waits for worker3", "userN waits for worker3"),
         ("task 7f3c91aa02 failed", "task ID failed"),
         ("no answer from 10.1.2.3:8000 or [::1]:8001", "no answer from ADDRESS or ADDRESS"),
         ("http://host:8123/v1 is gone", "http://host:N/v1 is gone"),

@@ -59,7 +59,7 @@ good(
     5,
     5,
 )
-good("byte_order_mark", chunked([b"\xef\xbb\xbf" + EVENTS[0], *EVENTS[1:]]), 5, 5)
+good("byte_order_mark", chunked([b"\xef\xbb\xbf" + EVENTS[1], *EVENTS[2:]]), 5, 5)
 good(
     "empty_data_as_keep_alive",
     chunked([b"data:\n\n", b"data: \n\n", b"event: ping\ndata: ping\n\n", *EVENTS]),

@@ -36,6 +36,12 @@ plain(
 )
 plain("whole_gzip", whole("200 OK", gzip.compress(_BODY, mtime=0), content_encoding="gzip"), tokens=2, finish="stop")
 plain(
+    "whole_gzip_cut",
+    whole("200 OK", gzip.compress(_BODY, mtime=0)[:-4], content_encoding="gzip"),
+    "truncated",
+    message="compressed body ends early",
+)
+plain(
     "whole_without_usage",
     whole("200 OK", b'{"choices":[{"text":"a","finish_reason":"length"}]}'),
     finish="length",
