@@ -31,7 +31,7 @@ def obstacles(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> li
         values = [sorted({_shown(read(run.facts)) for run in runs}) for runs in (base, candidate)]
         if values[0] != values[1]:
             found.append(f"another {what}: {', '.join(values[0])} against {', '.join(values[1])}")
-    found += _other_definition(base, candidate)
+    found += [*_other_seeds(base, candidate), *_other_definition(base, candidate)]
     for side, runs in (("baseline", base), ("candidate", candidate)):
         if len({_shown(run.facts.launch.get("args")) for run in runs}) > 1:
             found.append(f"the {side} runs are not repeats of one another: their launch configs differ")
@@ -50,11 +50,20 @@ def _arrival(facts: Facts) -> Any:
 _MUST_AGREE: dict[str, Callable[[Facts], Any]] = {
     "workload": lambda f: f.workload,
     "model": lambda f: f.model,
-    "seed": lambda f: f.seed,
     "arrival": _arrival,
     "engine kind": lambda f: f"{f.engine}{' (simulated)' if f.simulated else ''}",
     "clock": lambda f: f.clock,
 }
+
+
+def _other_seeds(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:
+    """Seeds that were asked for and differ. One drawn by the run itself is a fresh sample of the same traffic, which
+    the intervals allow for: whoever asked for none does not expect the same requests twice."""
+    asked = not any(run.facts.meta.get("seed_drawn") for run in (*base, *candidate))
+    seeds = [sorted({_shown(run.facts.seed) for run in runs}) for runs in (base, candidate)]
+    return (
+        [f"another seed: {', '.join(seeds[0])} against {', '.join(seeds[1])}"] if asked and seeds[0] != seeds[1] else []
+    )
 
 
 def _other_definition(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:

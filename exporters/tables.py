@@ -65,12 +65,12 @@ def _quantile(name: str) -> str:
 def _body(summary: Mapping[str, Any], seconds: float) -> list[str]:
     requests, throughput, tokens, goodput = (summary[k] for k in ("requests", "throughput", "tokens", "goodput"))
     errors = ", ".join(f"{kind} {count}" for kind, count in requests["by_error"].items())
+    per_event = f", {tokens['per_event']:.2f} an event" if tokens["per_event"] else ""
+    accounts = f"{requests['ok']} ok + {requests['failed']} failed{f' ({errors})' if errors else ''}"
+    rates = f"{throughput['requests_per_s']:.2f} requests/s, {throughput['output_tokens_per_s']:.1f} output tokens/s"
     lines = [
-        f"{requests['sent']} sent in {seconds:.1f} s = {requests['ok']} ok + {requests['failed']} failed"
-        f"{f' ({errors})' if errors else ''} + {requests['cancelled']} cancelled",
-        f"{throughput['requests_per_s']:.2f} requests/s, {throughput['output_tokens_per_s']:.1f} output tokens/s, "
-        f"{tokens['output']} output tokens by {tokens['source'] or '-'}"
-        + (f", {tokens['per_event']:.2f} an event" if tokens["per_event"] else ""),
+        f"{requests['sent']} sent in {seconds:.1f} s = {accounts} + {requests['cancelled']} cancelled",
+        f"{rates}, {tokens['output']} output tokens by {tokens['source'] or '-'}{per_event}",
     ]
     if goodput["share"] is not None:
         lines.append(f"goodput {goodput['requests_per_s']:.2f} requests/s, {goodput['share']:.1%} met {goodput['slo']}")

@@ -1,0 +1,46 @@
+"""The report: one HTML file without scripts or network, readable on screen (light and dark) and on paper; or Markdown.
+
+Nothing here computes a figure: it shows what summaries and comparisons hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from exporters.compare import Comparison
+from exporters.run import Run
+from exporters.run_store import replace_file
+from tailgate.exits import BadInput
+
+
+def write_report(
+    path: Path | str,
+    base: Sequence[Run],
+    candidate: Sequence[Run] = (),
+    comparison: Comparison | None = None,
+    command: str | None = None,
+) -> None:
+    """Writes the HTML report of two sides, or of one (`candidate` empty). `command` repeats the whole of it.
+
+    Raises `BadInput` where the file cannot be written.
+    """
+    from exporters.report.page import render
+
+    _write(Path(path), render(list(base), list(candidate), comparison, command))
+
+
+def write_markdown(
+    path: Path | str, base: Sequence[Run], candidate: Sequence[Run] = (), comparison: Comparison | None = None
+) -> None:
+    """Writes the same in short as Markdown, for a pull request. Raises `BadInput` as `write_report`."""
+    from exporters.report.markdown import markdown
+
+    _write(Path(path), markdown(list(base), list(candidate), comparison))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        replace_file(path, text.encode("utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}", "name a file that can be written with -o") from None

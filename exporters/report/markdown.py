@@ -1,0 +1,77 @@
+"""The report in short, as Markdown for a pull request."""
+
+from __future__ import annotations
+
+from exporters import wording
+from exporters.compare import CONFIDENCE, Comparison
+from exporters.quantiles import LEVELS
+from exporters.report.differences import config_differences
+from exporters.run import Run
+from exporters.tables import TITLES
+
+_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#~!"} | {"\n": " ", "\r": " "})
+
+
+def markdown(base: list[Run], candidate: list[Run], comparison: Comparison | None) -> str:
+    """The verdict, the table, what differed, and how it was measured."""
+    if comparison is None:
+        lines = [f"## {_safe(base[0].facts.label)}", ""]
+        for run in base:
+            lines += _one(run)
+        return "\n".join([*lines, ""])
+    lines = [f"## {comparison.verdict.capitalize()}", "", _safe(wording.sentence(comparison)), ""]
+    if comparison.simulated:
+        lines += ["**Simulated:** these figures come from the embedded engine, not from a GPU.", ""]
+    lines += [
+        f"**Forced although not comparable:** {_safe(reason)}\n" for reason in comparison.refusals if comparison.forced
+    ]
+    if not comparison.refused:
+        lines += [
+            f"| metric | baseline | candidate | change | {CONFIDENCE:.0%} interval | verdict |",
+            "| --- | ---: | ---: | ---: | ---: | --- |",
+        ]
+        for figure in sorted(comparison.metrics, key=lambda m: not m.gated):
+            name = f"**{wording.title(figure.name)}**" if figure.gated else wording.title(figure.name)
+            cells = [
+                name,
+                wording.amount(figure, figure.base),
+                wording.amount(figure, figure.candidate),
+                wording.change(figure),
+                wording.interval(figure),
+                f"{figure.verdict}{f' ({figure.note})' if figure.note else ''}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += ["", f"Bold metrics decide; differences within {comparison.margin:.0%} do not matter.", ""]
+    differences = config_differences(base[0], candidate[0])
+    if differences:
+        lines += ["| setting | baseline | candidate |", "| --- | --- | --- |"]
+        lines += [f"| {_safe(d['name'])} | {_safe(d['base'])} | {_safe(d['candidate'])} |" for d in differences]
+        lines.append("")
+    return "\n".join([*lines, *(_measured(run) for run in (*base, *candidate)), ""])
+
+
+def _one(run: Run) -> list[str]:
+    head = ["ms", "count", "mean", *("p99.9" if name == "p999" else name for name in LEVELS), "max"]
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for name, found in run.summary["metrics"].items():
+        if found["count"]:
+            tails = ["too few" if found[level] is None else wording.milliseconds(found[level]) for level in LEVELS]
+            ends = [wording.milliseconds(found[key]) for key in ("mean", "max")]
+            lines.append(f"| {' | '.join([TITLES[name], str(found['count']), ends[0], *tails, ends[1]])} |")
+    return [*lines, "", _measured(run)]
+
+
+def _measured(run: Run) -> str:
+    summary = run.summary
+    requests, quality = summary["requests"], summary["quality"]
+    state = "valid" if summary["valid"] else f"**not valid** ({_safe('; '.join(quality['reasons']))})"
+    counts = (
+        f"{requests['sent']} sent, {requests['ok']} ok, {requests['failed']} failed, {requests['cancelled']} cancelled"
+    )
+    return (
+        f"- {_safe(run.facts.label)}: {state}, {quality['clock']} clock, {summary['window']['seconds']:.1f} s, {counts}"
+    )
+
+
+def _safe(text: str) -> str:
+    return text.translate(_SPECIAL)

@@ -1,0 +1,166 @@
+"""What stands on the page: facts, figures and plots, brought into the order the template shows them in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from exporters import wording
+from exporters.compare import CONFIDENCE, Comparison, MetricComparison
+from exporters.quantiles import LEVELS
+from exporters.report import figures
+from exporters.report.differences import config_differences
+from exporters.run import Run
+from exporters.tables import TITLES
+
+_HERE = Path(__file__).parent
+_SCALE = 2.0
+SYMBOLS = {"better": "▲", "worse": "▼", "same": "=", "undecided": "?", "too few": "–"}
+
+
+def render(base: list[Run], candidate: list[Run], comparison: Comparison | None, command: str | None = None) -> str:
+    """The whole page."""
+    sides = [{"name": "baseline", "runs": base, "colour": figures.BASE}]
+    if candidate:
+        sides.append({"name": "candidate", "runs": candidate, "colour": figures.CANDIDATE})
+    curves = [figures.Curve(side["runs"], side["colour"]) for side in sides]  # type: ignore[arg-type]
+    runs = [*base, *candidate]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"ms": _ms, "utc": lambda text: str(text)[:19].replace("T", " ")}
+    return environment.get_template("page.html").render(
+        style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
+        title=_title(base, comparison),
+        simulated=any(run.facts.simulated for run in runs),
+        comparison=comparison,
+        sentence=wording.sentence(comparison) if comparison else None,
+        invalid=[(run.facts.label, run.path.name, run.summary["quality"]["reasons"]) for run in runs if not run.valid],
+        cards=[_row(m) for m in comparison.gated][:4] if comparison else [],
+        groups=_groups(comparison),
+        confidence=f"{CONFIDENCE:.0%}",
+        band=_band(comparison.margin) if comparison else None,
+        sides=sides,
+        plots=_plots(curves),
+        timeline=_markup(figures.time_plot(curves)),
+        differences=config_differences(base[0], candidate[0]) if candidate else [],
+        launches=[(side["name"], side["runs"][0].facts.launch) for side in sides],  # type: ignore[index]
+        runs=[_run(side["name"], run) for side in sides for run in side["runs"]],  # type: ignore[attr-defined]
+        summaries=[(run, _metrics(run.summary["metrics"])) for run in base] if not candidate else [],
+        classes=_classes(base, candidate),
+        levels=["p99.9" if name == "p999" else name for name in LEVELS],
+        commands=_commands(runs, command),
+        facts=base[0].facts,
+        symbols=SYMBOLS,
+    )
+
+
+def _title(base: list[Run], comparison: Comparison | None) -> str:
+    if comparison:
+        return f"{comparison.candidate_label} against {comparison.base_label}"
+    return base[0].facts.label
+
+
+def _groups(comparison: Comparison | None) -> list[tuple[str, list[dict[str, Any]]]]:
+    if comparison is None or comparison.refused:
+        return []
+    gated = [_row(m) for m in comparison.metrics if m.gated]
+    others = [_row(m) for m in comparison.metrics if not m.gated]
+    return [(name, rows) for name, rows in (("These decide", gated), ("For information", others)) if rows]
+
+
+def _row(figure: MetricComparison) -> dict[str, Any]:
+    return {
+        "title": wording.title(figure.name),
+        "base": wording.amount(figure, figure.base),
+        "candidate": wording.amount(figure, figure.candidate),
+        "change": wording.change(figure) or "–",
+        "interval": wording.interval(figure),
+        "verdict": figure.verdict,
+        "note": figure.note,
+        "bar": _bar(figure),
+    }
+
+
+def _bar(figure: MetricComparison) -> dict[str, Any] | None:
+    """The interval on a scale from half to double (0 to 100), and whether it runs off either end."""
+    if figure.low is None or figure.high is None or figure.ratio is None or figure.is_difference:
+        return None
+    low, at, high = (_position(x) for x in (figure.low, figure.ratio, figure.high))
+    ends = [min(max(x, 0.0), 100.0) for x in (low, high)]
+    return {"low": ends[0], "high": ends[1], "at": min(max(at, 1.0), 99.0), "off_low": low < 0, "off_high": high > 100}
+
+
+def _position(ratio: float) -> float:
+    return 50 + 50 * math.log(max(ratio, 1e-9)) / math.log(_SCALE)
+
+
+def _band(margin: float) -> tuple[float, float]:
+    return _position(1 / (1 + margin)), _position(1 + margin)
+
+
+def _plots(curves: Sequence[figures.Curve]) -> list[tuple[str, list[Markup]]]:
+    groups = []
+    for metric, name in (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("e2e_s", "E2E")):
+        kinds = (figures.quantile_plot, figures.distribution_plot)
+        drawn = [_markup(svg) for kind in kinds if (svg := kind(curves, metric, name))]
+        if drawn:
+            groups.append((name, [svg for svg in drawn if svg]))
+    return groups
+
+
+def _markup(svg: str | None) -> Markup | None:
+    """Trusted: our plots hold no text but our own."""
+    return Markup(svg) if svg else None
+
+
+def _metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{"title": TITLES[name], **found} for name, found in metrics.items() if found["count"]]
+
+
+def _run(side: Any, run: Run) -> dict[str, Any]:
+    facts, summary = run.facts, run.summary
+    return {
+        "side": side,
+        "name": run.path.name,
+        "label": facts.label,
+        "summary": summary,
+        "workers": [(name, worker) for name, worker in facts.workers.items()],
+        "engine": " ".join(filter(None, (facts.engine, facts.engine_version))) or "unknown",
+        "seed": facts.seed,
+        "unreadable": len(run.unreadable_lines),
+    }
+
+
+def _classes(base: list[Run], candidate: list[Run]) -> list[dict[str, Any]]:
+    """Each class's TTFT and ITL p95 for every run, where there are several classes."""
+    names = sorted({name for run in (*base, *candidate) for name in run.summary["classes"]})
+    if len(names) < 2:
+        return []
+    return [
+        {
+            "name": name,
+            "runs": [
+                (side, run.path.name, run.summary["classes"][name])
+                for side, runs in (("baseline", base), ("candidate", candidate))
+                for run in runs
+                if name in run.summary["classes"]
+            ],
+        }
+        for name in names
+    ]
+
+
+def _commands(runs: Sequence[Run], command: str | None) -> list[str]:
+    if command:
+        return [command]
+    return list(dict.fromkeys(c for run in runs if (c := run.facts.command)))
+
+
+def _ms(seconds: float | None) -> str:
+    return "too few" if seconds is None else wording.milliseconds(seconds)
