@@ -24,6 +24,15 @@ format: $(READY)
 bench: $(READY)
 	$(PY) -m benchmarks
 
+# The same against real vLLM on CPU, in an environment of its own (2.2 GB) with a tiny model made on the spot.
+demo-vllm: $(READY)
+	$(PY) -m vllm_launch.cpu_vllm
+	$(PY) -m vllm_launch experiment vllm_launch/experiments/demo-vllm.yaml
+
+test-vllm: $(READY)
+	$(PY) -m vllm_launch.cpu_vllm
+	$(PY) -m pytest -m vllm
+
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Tailgate needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
