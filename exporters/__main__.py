@@ -207,10 +207,10 @@ def _sides(arguments: argparse.Namespace, pair: Sequence[str]) -> tuple[list[Any
 
 def _load(name: str) -> list[Any]:
     """A run directory, or a stored baseline by file or by name."""
-    from exporters import baseline
-
     if Path(name).is_dir():
         return [Run.load(name)]
+    from exporters import baseline
+
     stored = baseline.find(name)
     if stored is not None:
         return list(baseline.load(stored))
