@@ -254,7 +254,7 @@ def _figures(base: list[Measurement], candidate: list[Measurement], gate: frozen
         goodput.base, goodput.candidate = (_per_s(side, "good") for side in blocks)
         goodput.effect = rate_effect(*blocks, weights, lambda b: b.sent if b.good is None else b.good)
         if goodput.effect is None:
-            goodput.note = "no request met the SLO on one side"
+            _compare_without_goodput(goodput, share_effect(*blocks, weights, "good"))
         figures.append(goodput)
     errors = MetricComparison("error_share", "share", "error_share" in gate)
     errors.base, errors.candidate = (
@@ -293,6 +293,15 @@ def _compare_infinite(figure: MetricComparison, base: QuantileDraws, candidate: 
         figure.verdict, figure.ratio = "better", 0.0
 
 
+def _compare_without_goodput(figure: MetricComparison, shares: Effect) -> None:
+    """Where a side met the SLO never there is no ratio; the shares of requests that met it still differ, or do not."""
+    figure.verdict, figure.note = "undecided", "no request met the SLO on one side"
+    if not (figure.base or figure.candidate):
+        figure.verdict, figure.note = "same", "no request met the SLO on either side"
+    elif shares.p_value < FAMILY_LEVEL / len(METRIC_NAMES):
+        figure.verdict, figure.ratio = ("worse", 0.0) if figure.base else ("better", math.inf)
+
+
 def _exact(side: Sequence[Blocks], draws: QuantileDraws, metric: str, level: float) -> float:
     """One run's own quantile is known exactly; that of several runs pooled comes from their histograms."""
     return side[0].exact[metric][level] if len(side) == 1 else draws.whole(level)
@@ -321,7 +330,9 @@ def _give_verdict(figure: MetricComparison, effect: Effect, comparison: Comparis
     shown = [x if figure.is_difference else _exp(x) for x in (effect.estimate, *bounds)]
     figure.ratio, figure.low, figure.high = shown
     beyond = abs(effect.estimate) > margin
-    if beyond and figure.p_adjusted is not None and figure.p_adjusted < FAMILY_LEVEL:
+    if figure.is_difference and not (figure.base or figure.candidate):
+        figure.verdict, figure.note = "same", "nothing failed"
+    elif beyond and figure.p_adjusted is not None and figure.p_adjusted < FAMILY_LEVEL:
         figure.verdict = "worse" if (effect.estimate > 0) == figure.higher_is_worse else "better"
     elif -margin <= bounds[0] and bounds[1] <= margin:
         figure.verdict = "same"
@@ -342,7 +353,7 @@ def _what_would_decide(effect: Effect, margin: float, half: float, runs: int, fa
     needed = max(runs + 1, math.ceil(runs * factor))
     if needed > 50:
         return "too near the margin to tell: more than 50 runs a side"
-    return f"about {needed} runs a side like these would decide"
+    return f"about {needed} such runs a side would decide"
 
 
 def _exp(x: float) -> float:

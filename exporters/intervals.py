@@ -167,13 +167,15 @@ def rate_effect(
     return _effect(math.log(totals[1] / totals[0]), drawn, runs, (df[0], df[1]), least, 0.0)
 
 
-def share_effect(base: Side, candidate: Side, weights: tuple[list[Floats], list[Floats]]) -> Effect:
-    """The effect on the share of requests that failed, as a difference of shares."""
+def share_effect(
+    base: Side, candidate: Side, weights: tuple[list[Floats], list[Floats]], what: str = "failed"
+) -> Effect:
+    """The effect on the share of requests that `what` (`failed`, `good`), as a difference of shares."""
     shares, draws, floors = [], [], []
     for side, of in zip((base, candidate), weights, strict=True):
-        failed, sent = (sum(float(getattr(run, n).sum()) for run in side) for n in ("failed", "sent"))
+        failed, sent = (sum(float(getattr(run, n).sum()) for run in side) for n in (what, "sent"))
         shares.append(failed / max(sent, 1))
-        redrawn = [sum(w @ getattr(run, n) for run, w in zip(side, of, strict=True)) for n in ("failed", "sent")]
+        redrawn = [sum(w @ getattr(run, n) for run, w in zip(side, of, strict=True)) for n in (what, "sent")]
         draws.append(redrawn[0] / np.maximum(redrawn[1], 1))
         guess = (failed + 1) / (sent + 2)
         floors.append(guess * (1 - guess) / max(sent, 1))

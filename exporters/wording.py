@@ -16,7 +16,7 @@ def title(name: str) -> str:
     if name in _WHOLE:
         return _WHOLE[name]
     metric, _, rest = name.partition("_")
-    return f"{_METRICS[metric]} {rest.replace('_adjusted', ' with failures')}"
+    return f"{_METRICS[metric]} {rest.replace('_adjusted', ' incl. failures')}"
 
 
 def amount(figure: MetricComparison, value: float | None) -> str:
@@ -43,9 +43,9 @@ def change(figure: MetricComparison) -> str:
     if figure.ratio is None:
         return ""
     if math.isinf(figure.ratio):
-        return "now infinite"
+        return "now infinite" if figure.higher_is_worse else "from none"
     if figure.ratio == 0.0 and not figure.is_difference:
-        return "no longer infinite"
+        return "no longer infinite" if figure.higher_is_worse else "-100 %"
     if figure.is_difference:
         return f"{figure.ratio * 100:+.2f} points"
     if figure.ratio >= 2:
@@ -65,13 +65,16 @@ def interval(figure: MetricComparison) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """The verdict in one or two sentences that name wins and costs."""
+    """The verdict in a few sentences that name wins and costs."""
+    return f"{headline(comparison)} {aside(comparison)}".rstrip()
+
+
+def headline(comparison: Comparison) -> str:
+    """What the gated metrics say."""
     if comparison.refused:
         return f"Not comparable: {'; '.join(comparison.refusals)}."
     who, other = comparison.candidate_label, comparison.base_label
-    gated = comparison.gated
-    wins, costs = (_listed([m for m in gated if m.verdict == kind]) for kind in ("better", "worse"))
-    open_ones = [m for m in gated if m.verdict == "undecided"]
+    wins, costs = (_listed([m for m in comparison.gated if m.verdict == kind]) for kind in ("better", "worse"))
     match comparison.verdict:
         case "mixed":
             said = f"{who} beats {other} on {wins}, but is worse on {costs}."
@@ -83,17 +86,22 @@ def sentence(comparison: Comparison) -> str:
             said = f"{who} and {other} are the same within {comparison.margin:.0%} on every gated metric."
         case _:
             said = f"No difference between {who} and {other} is beyond doubt."
-    if open_ones:
-        said += f" Undecided: {', '.join(title(m.name) for m in open_ones)}."
-    beside = {
-        kind: _listed(_least_redundant([m for m in comparison.metrics if not m.gated and m.verdict == kind]))
-        for kind in ("better", "worse")
-    }
-    if beside["worse"]:
-        said += f" It costs, outside the gate: {beside['worse']}."
-    if beside["better"]:
-        said += f" It also gains, outside the gate: {beside['better']}."
-    return said
+    for kind in ("undecided", "too few"):
+        named = ", ".join(title(m.name) for m in comparison.gated if m.verdict == kind)
+        if named:
+            said += f" {kind.capitalize()}: {named}."
+    return said[:1].upper() + said[1:] if said.startswith("the ") else said
+
+
+def aside(comparison: Comparison) -> str:
+    """What moved outside the gate; empty where nothing did."""
+    kinds = {"worse": "Outside the gate it costs", "better": "It also gains"}
+    found = []
+    for kind, words in kinds.items():
+        named = _listed(_least_redundant([m for m in comparison.metrics if not m.gated and m.verdict == kind]))
+        if named:
+            found.append(f"{words}: {named}.")
+    return " ".join(found)
 
 
 def screen(comparison: Comparison) -> str:
