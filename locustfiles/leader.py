@@ -224,6 +224,7 @@ class Leader:
             "command": shlex.join(argv),
             "workload": settings.workload.resolved(),
             "seed": seed,
+            "seed_drawn": settings.seed is None,
             "arrival": {
                 "kind": arrival.kind,
                 "rate": arrival.request_rate,
