@@ -101,6 +101,7 @@ class Steady:
     cpu_us_per_event: float
     events_per_s: float
     in_flight: float  # mean number of streams at the server
+    memory_kb: float
 
 
 def watch_steadily(process: subprocess.Popen[str], server: TruthServer, lead_s: float, seconds: float) -> Steady:
@@ -115,12 +116,17 @@ def watch_steadily(process: subprocess.Popen[str], server: TruthServer, lead_s: 
         cpu_us_per_event=(cpu_after - cpu_before) / max(events, 1) * 1e6,
         events_per_s=events / took_s,
         in_flight=(after["stream_seconds"] - before["stream_seconds"]) / took_s,
+        memory_kb=sum(one.memory_info().rss for one in _family(process.pid)) / 1024,
     )
 
 
 def _cpu_s(pid: int) -> float:
+    return sum(sum(one.cpu_times()[:2]) for one in _family(pid))
+
+
+def _family(pid: int) -> list[psutil.Process]:
     root = psutil.Process(pid)
-    return sum(sum(one.cpu_times()[:2]) for one in (root, *root.children(recursive=True)))
+    return [root, *root.children(recursive=True)]
 
 
 def python(module: str, *arguments: object) -> list[str]:

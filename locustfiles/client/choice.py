@@ -78,6 +78,7 @@ def _is_blind(ring: PacketRing, target: Target) -> bool:
     """Whether a connection that succeeds leaves no trace in the ring. A server that is down proves nothing."""
     with gevent.socket.socket(target.family, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_TIMEOUT_S)
+        ring.prepare(probe)
         if probe.connect_ex(target.address) not in (0, errno.EISCONN):
             return False
         # Over a real device the packet is in the ring before the connection stands, bar a moment.

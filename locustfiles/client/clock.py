@@ -70,6 +70,10 @@ class Clock(ABC):
         """`sock` is about to be connected."""
 
     @abstractmethod
+    def out_of_ports(self, sock: Any) -> bool:
+        """No local port is left for `sock`; whether it is worth trying again."""
+
+    @abstractmethod
     def connecting(self, connection: Connection) -> None:
         """The connection has a local port; it may not be established yet."""
 
@@ -116,6 +120,9 @@ class ReadClock(Clock):
     def prepare(self, sock: Any) -> None:
         if self._stamped:
             stamp_receives(sock)
+
+    def out_of_ports(self, sock: Any) -> bool:
+        return False
 
     def connecting(self, connection: Connection) -> None:
         pass

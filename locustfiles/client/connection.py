@@ -186,6 +186,8 @@ def connect(
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             clock.prepare(sock)
             status = sock.connect_ex(target.address)
+            if status == errno.EADDRNOTAVAIL and clock.out_of_ports(sock):
+                status = sock.connect_ex(target.address)
             codec = TlsCodec(context, target.host) if context else PlainCodec()
             connection = Connection(sock, clock, codec)
             clock.connecting(connection)

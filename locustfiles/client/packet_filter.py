@@ -17,7 +17,7 @@ from typing import Any
 # linux/bpf_common.h
 _LOAD_WORD, _LOAD_HALF, _LOAD_BYTE = 0x20, 0x28, 0x30
 _LOAD_WORD_AT_X, _LOAD_BYTE_AT_X = 0x40, 0x50
-_IF_EQUAL, _IF_BITS, _GO = 0x15, 0x45, 0x05
+_IF_EQUAL, _IF_BITS, _IF_ABOVE, _IF_AT_LEAST = 0x15, 0x45, 0x25, 0x35
 _AND, _SHIFT_RIGHT, _SUBTRACT, _SUBTRACT_X = 0x54, 0x74, 0x14, 0x1C
 _A_TO_X, _RETURN = 0x07, 0x06
 # Negative offsets that read the packet's metadata instead (linux/filter.h: SKF_AD_OFF + ...).
@@ -75,11 +75,18 @@ class _Program:
         return [(op, hop(i, then), hop(i, other), value) for i, (op, then, other, value) in enumerate(self._code)]
 
 
-def server_filter(family: int, address: str, port: int, loopback: bool) -> list[tuple[int, int, int, int]]:
+Ports = tuple[int, int]
+ALL_PORTS: Ports = (0, 65535)
+
+
+def server_filter(
+    family: int, address: str, port: int, loopback: bool, ports: Ports = ALL_PORTS
+) -> list[tuple[int, int, int, int]]:
     """Instructions (code, jump if true, jump if false, value) that keep, of the TCP traffic with this server:
 
     from it: segments with data, connection openings and ends, and closed windows; to it: segments with data and closed
-    windows. On a loopback device each packet passes once and comes "from outside" both ways.
+    windows. Only connections whose local port lies within `ports`, both ends included. On a loopback device each packet
+    passes once and comes "from outside" both ways.
     """
     layout = LAYOUTS[socket.AddressFamily(family)]
     tcp = layout.header
@@ -96,6 +103,7 @@ def server_filter(family: int, address: str, port: int, loopback: bool) -> list[
     p.when(_IF_EQUAL, socket.IPPROTO_TCP, otherwise="drop")
     p.do(_LOAD_HALF, tcp)
     p.when(_IF_EQUAL, port, otherwise="to the server")
+    _match_ports(p, tcp + 2, ports)
     _match_address(p, family, address, layout.source)
     if not loopback:
         p.do(_LOAD_HALF, _PACKET_TYPE)
@@ -115,6 +123,7 @@ def server_filter(family: int, address: str, port: int, loopback: bool) -> list[
     p.label("to the server")
     p.do(_LOAD_HALF, tcp + 2)
     p.when(_IF_EQUAL, port, otherwise="drop")
+    _match_ports(p, tcp, ports)
     _match_address(p, family, address, layout.destination)
     if not loopback:
         p.do(_LOAD_HALF, _PACKET_TYPE)
@@ -129,6 +138,13 @@ def server_filter(family: int, address: str, port: int, loopback: bool) -> list[
     p.label("drop")
     p.do(_RETURN, 0)
     return p.assembled()
+
+
+def _match_ports(p: _Program, offset: int, ports: Ports) -> None:
+    if ports != ALL_PORTS:
+        p.do(_LOAD_HALF, offset)
+        p.when(_IF_AT_LEAST, ports[0], otherwise="drop")
+        p.when(_IF_ABOVE, ports[1], then="drop")
 
 
 def _match_address(p: _Program, family: int, address: str, offset: int) -> None:

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from locustfiles.client import packet_filter
+from locustfiles.client import packet_filter, ports
 from locustfiles.client.packet_filter import ETH_P, LAYOUTS
+from locustfiles.client.ports import PortSlice
 from locustfiles.client.target import Target
 
 _SOL_PACKET, _RX_RING, _STATISTICS, _VERSION, _TPACKET_V2 = 263, 5, 6, 10, 1  # linux/if_packet.h
@@ -68,7 +69,8 @@ class _FrameWords:
 class PacketRing:
     """The ring of one server's traffic. Raises `PermissionError` without CAP_NET_RAW, `OSError` where there is no ring.
 
-    `dropped` counts packets that found the ring full.
+    It holds packets of connections within a slice of the local ports (see `prepare`), if one could be had. `dropped`
+    counts packets that found the ring full.
     """
 
     def __init__(self, target: Target, frames: int = FRAMES) -> None:
@@ -82,23 +84,47 @@ class PacketRing:
         block = math.lcm(frame, _PAGE)
         self._frames = frames = math.ceil(frames * frame / block) * block // frame
         interface = interface_to(target)
-        loopback = interface == _loopback()
+        self._target = target
+        self._loopback = interface == _loopback()
+        self._slice = PortSlice.claim()
         # No protocol: nothing is captured before the filter stands and `bind` names one.
         self._socket = _socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
         try:
             self._socket.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V2)
             request = struct.pack("IIII", block, frames * frame // block, frame, frames)
             self._socket.setsockopt(_SOL_PACKET, _RX_RING, request)
-            program = packet_filter.server_filter(family, target.address[0].partition("%")[0], target.port, loopback)
-            packet_filter.attach(self._socket, program)
+            self._filter()
             self._memory = mmap.mmap(self._socket.fileno(), frames * frame)
             # Only a socket for all protocols is shown what leaves; over loopback all that leaves comes in again.
-            self._socket.bind((interface, ETH_P[family] if loopback else _ETH_P_ALL))
+            self._socket.bind((interface, ETH_P[family] if self._loopback else _ETH_P_ALL))
         except BaseException:
             self._socket.close()
+            if self._slice:
+                self._slice.close()
             raise
         self._ring = np.frombuffer(self._memory, np.uint32).reshape(frames, words.count)
         self._status = self._ring[:, words.STATUS]
+
+    def _filter(self) -> None:
+        watched = (self._slice.low, self._slice.high) if self._slice else packet_filter.ALL_PORTS
+        address = self._target.address[0].partition("%")[0]
+        program = packet_filter.server_filter(self._target.family, address, self._port, self._loopback, watched)
+        packet_filter.attach(self._socket, program)
+
+    def prepare(self, sock: Any) -> None:
+        """Has `sock`, which is about to connect, take a port that the ring watches."""
+        if self._slice:
+            self._slice.apply(sock)
+
+    def widen(self, sock: Any) -> bool:
+        """The slice is used up: watches all ports from now on, and frees `sock` of it. False where it was so already."""
+        if not self._slice:
+            return False
+        self._slice.close()
+        self._slice = None
+        self._filter()
+        ports.lift(sock)
+        return True
 
     def drain(self) -> Packets | None:
         """All packets captured since the last call; None where there are none."""
@@ -163,6 +189,8 @@ class PacketRing:
         return self._dropped
 
     def close(self) -> None:
+        if self._slice:
+            self._slice.close()
         del self._ring, self._status
         self._socket.close()
         self._memory.close()

@@ -93,8 +93,12 @@ class WireClock(Clock):
 
     def prepare(self, sock: Any) -> None:
         stamp_receives(sock)
+        self._ring.prepare(sock)
         # The port about to be given may have belonged to a connection just closed: its last packets go first.
         self._drain()
+
+    def out_of_ports(self, sock: Any) -> bool:
+        return self._ring.widen(sock)
 
     def connecting(self, connection: Connection) -> None:
         slot = self._free.pop() if self._free else self._new_slot()

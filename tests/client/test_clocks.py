@@ -332,3 +332,28 @@ def test_a_cancelled_stream_keeps_the_times_the_ring_has_of_it(server: TruthServ
         assert outcome.late_events == 0
         for (before, after), arrival in zip(writes, arrivals, strict=False):
             assert before <= arrival <= after + _WRITE_SLACK_NS
+
+
+def test_two_workers_see_their_own_packets_only(server: TruthServer) -> None:
+    with _client(server, "wire") as (one, one_clock), _client(server, "wire") as (other, _):
+        assert isinstance(one_clock, WireClock)
+        need(one_clock._ring._slice, "port ranges for sockets (Linux 6.3)")
+        assert _ask(one, "mine", events=5).late_events == 0
+        one_clock._ring.drain()
+        outcome = _ask(other, "theirs", events=5)
+        assert outcome.ok
+        assert outcome.late_events == 0
+        assert one_clock._ring.drain() is None
+
+
+def test_a_slice_of_ports_used_up_is_given_up(server: TruthServer) -> None:
+    with _client(server, "wire") as (client, clock):
+        assert isinstance(clock, WireClock)
+        need(clock._ring._slice, "port ranges for sockets (Linux 6.3)")
+        assert clock._ring._slice
+        clock._ring._slice.high = clock._ring._slice.low + 1
+        streams = [gevent.spawn(_ask, client, f"ports-{i}", events=10, gap_ms=20) for i in range(6)]
+        gevent.joinall(streams)
+        assert [stream.value.error for stream in streams] == [None] * 6
+        assert clock._ring._slice is None
+        assert [stream.value.late_events for stream in streams] == [0] * 6
