@@ -15,6 +15,8 @@ from vllm_launch import effect
 from vllm_launch.config import LaunchConfig, load_config
 from vllm_launch.engines import ENGINES, command, simulated_flags
 from vllm_launch.experiment_file import load_experiment
+from vllm_launch.launch import LaunchFailed, launch
+from vllm_launch.plan import plan, plan_text, require_runnable
 from vllm_launch.processes import tidy_on_signals
 
 _CONFIG_HELP = "launch config: a name (see vllm_launch/configs/) or a path ending in .yaml"
@@ -24,7 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. Raises `BadInput`."""
     args = _parser().parse_args(argv)
     action: Callable[[argparse.Namespace], int] = args.action
-    return action(args)
+    try:
+        return action(args)
+    except LaunchFailed as error:
+        for line in error.log_tail:
+            print(f"  engine| {line}", file=sys.stderr)
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
     serve.add_argument("--engine", choices=ENGINES, default="vllm")
     serve.add_argument("--host", default="127.0.0.1")
-    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--port", type=_port, default=8000)
     serve.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
     experiment = add(
         "experiment", _experiment, "run an experiment: two configs, interleaved, with a verdict and a report"
@@ -60,6 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     experiment.add_argument("--dry-run", action="store_true", help="say what would run, and for how long")
     experiment.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
     return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"'{text}' is no port; give one between 1 and 65535")
+    return int(text)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -114,8 +127,6 @@ def _serve(args: argparse.Namespace) -> int:
     if args.engine == "simulated":
         _serve_simulated(config, args.host, args.port)
         return Exit.GOOD
-    from vllm_launch.launch import launch
-
     with (
         tidy_on_signals(),
         launch(config, args.engine, log=None, host=args.host, port=args.port, python=args.python) as engine,
@@ -138,17 +149,17 @@ def _serve_simulated(config: LaunchConfig, host: str, port: int) -> None:
 
 
 def _experiment(args: argparse.Namespace) -> int:
-    # Plots and statistics take a second to load, which the other commands need not wait for.
-    from vllm_launch.experiment import plan, require_difference, run_experiment
-
     experiment = load_experiment(args.file)
-    require_difference(experiment)
+    require_runnable(experiment, args.python)
     planned = plan(experiment)
     if args.dry_run:
-        _print(planned) if args.json else _print_plan(planned)
+        _print(planned) if args.json else print(plan_text(planned))
         return Exit.GOOD
     if not args.json:
-        _print_plan(planned)
+        print(f"{plan_text(planned)}\n", flush=True)
+    # Plots and statistics take a second to load, which a plan need not wait for.
+    from vllm_launch.experiment import run_experiment
+
     with tidy_on_signals():
         result = run_experiment(
             experiment, args.results, python=args.python, say=(lambda text: None) if args.json else print
@@ -156,15 +167,6 @@ def _experiment(args: argparse.Namespace) -> int:
     if args.json:
         _print(result.to_dict())
     return result.exit_code
-
-
-def _print_plan(planned: dict[str, Any]) -> None:
-    simulated = " (SIMULATED: no real hardware is measured)" if planned["simulated"] else ""
-    print(f"experiment {planned['experiment']} on the {planned['engine']} engine{simulated}")
-    print(f"  load      {planned['workload']}, {planned['load']}")
-    print(f"  legs      {', '.join(leg['name'] + ' ' + leg['config'] for leg in planned['legs'])}")
-    print(f"  changes   {'; '.join(planned['differences'])}")
-    print(f"  takes     about {planned['expected_s']:.0f} s\n", flush=True)
 
 
 def _changes(found: Sequence[effect.Difference]) -> list[dict[str, Any]]:

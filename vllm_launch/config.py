@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tailgate.exits import BadInput
 from tailgate.yaml_file import check_model, read_yaml
@@ -39,6 +39,16 @@ class ConfigFile(BaseModel):
     args: dict[str, Any] = {}
     env: dict[str, str] = {}
     notes: dict[str, str] = {}
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
+            for name, item in value.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ def load_config(name_or_path: str, *, version: str | None = None) -> LaunchConfi
 
     Raises `BadInput` naming file, line, key and mend of the first fault.
     """
-    return _load(_find(name_or_path, Path.cwd(), "vllm_launch"), version)
+    return _load(_find(name_or_path, Path(), ""), version)
 
 
 def _find(name_or_path: str, base: Path, source: str) -> Path:
@@ -87,7 +97,7 @@ def _find(name_or_path: str, base: Path, source: str) -> Path:
         return path
     close = difflib.get_close_matches(name_or_path, names(), n=1, cutoff=0.4)
     mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names())}, or give a path ending in .yaml"
-    raise BadInput(f"{source}: there is no launch config '{name_or_path}'", mend)
+    raise BadInput(f"{source}there is no launch config '{name_or_path}'", mend)
 
 
 def _load(path: Path, version: str | None) -> LaunchConfig:
@@ -97,8 +107,9 @@ def _load(path: Path, version: str | None) -> LaunchConfig:
         for key in ("about", "vllm", "model", "served_model_name", "device"):
             if (value := getattr(file, key)) is not None and key in file.model_fields_set:
                 settings[key] = value
-    version = version or settings.get("vllm", DEFAULT_VERSION)
-    flags = flag_list(version)
+    named = next(((source, node) for source, file, node in chain if file.vllm), None)
+    where = "" if version or not named else f"{_shown(named[0])}:{_line(named[1], 'vllm')}: vllm: "
+    flags = flag_list(version or settings.get("vllm") or DEFAULT_VERSION, where)
     for source, file, node in reversed(chain):
         for spelled, value in file.args.items():
             where = f"{_shown(source)}:{_line(node, 'args', spelled)}: args.{spelled}"
@@ -145,7 +156,7 @@ def _chain(path: Path) -> list[tuple[Path, ConfigFile, yaml.Node | None]]:
         if file.extends is None:
             return chain
         where = f"{_shown(path)}:{_line(node, 'extends')}: extends"
-        path = _find(file.extends, path.parent, where)
+        path = _find(file.extends, path.parent, f"{where}: ")
         if any(path.resolve() == seen.resolve() for seen, _, _ in chain):
             raise BadInput(f"{where}: '{file.extends}' extends this file again", "break the circle")
 

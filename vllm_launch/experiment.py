@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from exporters.compare import Comparison, compare
-
 from exporters.report import write_report
 from exporters.run_store import Run
-from tailgate.exits import BadInput, Exit
+from tailgate.exits import Exit
 from vllm_launch import effect, engine_api
 from vllm_launch.config import LaunchConfig
 from vllm_launch.engine_metrics import Scraper, read_cache_config
@@ -26,9 +25,6 @@ from vllm_launch.experiment_file import Experiment, Leg
 from vllm_launch.launch import RunningEngine, launch
 from vllm_launch.load_test import Load, run
 from vllm_launch.progress import Progress
-
-# Seconds that a leg takes beyond its run time, for the plan: engine start, Locust's start, drain and end.
-_OVERHEAD_S = {"simulated": 9.0, "vllm": 60.0}
 
 
 @dataclass(frozen=True)
@@ -50,31 +46,6 @@ class Result:
         }
 
 
-def require_difference(experiment: Experiment) -> None:
-    """Raises `BadInput` where both sides are one and the same engine."""
-    if not effect.differences(experiment.baseline, experiment.candidate):
-        raise BadInput(
-            f"{experiment.baseline.name} and {experiment.candidate.name} resolve to the same engine: there is nothing "
-            "to compare",
-            "change a flag that has an effect on this device (python -m vllm_launch diff shows it)",
-        )
-
-
-def plan(experiment: Experiment) -> dict[str, Any]:
-    """What would run, in order, and about how long it would take (seconds)."""
-    file = experiment.file
-    return {
-        "experiment": experiment.name,
-        "engine": file.engine,
-        "simulated": file.engine == "simulated",
-        "workload": file.workload,
-        "load": f"{file.users} users" if file.users else f"{file.request_rate:g} requests/s",
-        "legs": [{"name": leg.name, "config": leg.config.name, "seed": leg.seed} for leg in experiment.legs],
-        "differences": differences_text(experiment.baseline, experiment.candidate),
-        "expected_s": len(experiment.legs) * (file.run_time + _OVERHEAD_S[file.engine]),
-    }
-
-
 def run_experiment(
     experiment: Experiment, results: Path, *, python: str | None = None, say: Callable[[str], None] = print
 ) -> Result:
@@ -83,9 +54,13 @@ def run_experiment(
     directory.mkdir(parents=True)
     legs = experiment.legs
     progress = Progress(len(legs))
-    for leg in legs:
-        progress.step(f"{leg.side} {leg.config.name}")
-        _run_leg(experiment, leg, directory, python, progress)
+    try:
+        for leg in legs:
+            progress.step(f"{leg.side} {leg.config.name}")
+            _run_leg(experiment, leg, directory, python, progress)
+    except BaseException:
+        progress.broken(f"not finished; what was measured so far is kept in {directory}")
+        raise
     sides = {side: [Run.load(directory / leg.name) for leg in legs if leg.side == side] for side in ("A", "B")}
     comparison = compare(sides["A"], sides["B"], margin=experiment.file.margin, gate=experiment.file.gate)
     (directory / "comparison.json").write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", encoding="utf-8")
@@ -121,6 +96,7 @@ def _run_leg(experiment: Experiment, leg: Leg, directory: Path, python: str | No
 
         def tick(elapsed_s: float) -> None:
             share = elapsed_s / (file.run_time + 4.0)
+            engine.check()
             progress.show(share, f"{min(elapsed_s, file.run_time):4.0f}/{file.run_time:g} s  {_state(scraper.latest)}")
 
         code = run(
@@ -135,7 +111,7 @@ def _run_leg(experiment: Experiment, leg: Leg, directory: Path, python: str | No
         engine.check()
     summary = json.loads((directory / leg.name / "summary.json").read_text(encoding="utf-8"))
     requests = summary["requests"]
-    trouble = "" if code in (Exit.GOOD, Exit.REGRESSION) else "; not valid" if code == Exit.NOT_VALID else ""
+    trouble = "; NOT VALID: " + "; ".join(summary["quality"]["reasons"]) if code == Exit.NOT_VALID else ""
     progress.done(f"{requests['ok']} ok, {requests['failed']} failed, {requests['cancelled']} cancelled{trouble}")
 
 
@@ -162,11 +138,6 @@ def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> d
         "said_version": running.version,
         "cache_config": cache,
     }
-
-
-def differences_text(before: LaunchConfig, after: LaunchConfig) -> list[str]:
-    """One line for each flag in which two engines differ."""
-    return [f"{d.flag}: {effect.shown(d.before)} -> {effect.shown(d.after)}" for d in effect.differences(before, after)]
 
 
 def _state(sample: dict[str, Any]) -> str:

@@ -60,6 +60,18 @@ class ExperimentFile(BaseModel):
             raise ValueError(f"'{value}' does not run both sides equally often; write it like ABBA")
         return value
 
+    @field_validator("gate")
+    @classmethod
+    def _metrics(cls, value: list[str]) -> list[str]:
+        from exporters.compare import METRIC_NAMES
+
+        for name in value:
+            if name not in METRIC_NAMES:
+                close = difflib.get_close_matches(name, METRIC_NAMES, n=1)
+                mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(METRIC_NAMES)}"
+                raise ValueError(f"unknown metric '{name}'; {mend}")
+        return value
+
     @model_validator(mode="after")
     def _one_load(self) -> ExperimentFile:
         if (self.users is None) == (self.request_rate is None):

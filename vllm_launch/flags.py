@@ -133,12 +133,12 @@ class FlagList:
 
 
 @functools.cache
-def flag_list(version: str = DEFAULT_VERSION) -> FlagList:
+def flag_list(version: str = DEFAULT_VERSION, where: str = "") -> FlagList:
     """The recorded list of a version (`0.32`, `0.32.1`); raises `BadInput` naming the versions there are."""
     short = ".".join(version.split(".")[:2])
     path = _HERE / "flag_lists" / f"{short}.json"
     if not path.is_file():
-        raise BadInput(f"no flag list is recorded for vLLM {version}", f"recorded: {', '.join(versions())}")
+        raise BadInput(f"{where}no flag list is recorded for vLLM {version}", f"recorded: {', '.join(versions())}")
     recorded = json.loads(path.read_text(encoding="utf-8"))["flags"]
     flags = {name: _flag(name, entry) for name, entry in recorded.items()}
     names = {alias: flags[name] for name, entry in recorded.items() for alias in (name, *entry.get("aliases", ()))}

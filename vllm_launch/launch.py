@@ -52,7 +52,7 @@ class RunningEngine:
         """Raises `LaunchFailed` if the engine has died since."""
         status = self.child.poll()
         if status is not None:
-            raise _failed(self.child, f"the engine died ({_status(status)}) while under load")
+            raise _failed(self.child, f"the engine ended by itself ({_status(status)})")
 
 
 @contextlib.contextmanager
@@ -109,9 +109,9 @@ def _await(child: Child, url: str, timeout_s: float, say: Say) -> str:
 
 
 def _failed(child: Child, problem: str) -> LaunchFailed:
-    tail = child.tail()
-    where = f"see its log {child.log}" if child.log else "see its output above"
-    return LaunchFailed(problem, hint_for(child.tail(80)) or where, tail)
+    where = f"its log is {child.log}" if child.log else "see its output above"
+    hint = hint_for(child.tail(80))
+    return LaunchFailed(problem, f"{hint} ({where})" if hint else where, child.tail())
 
 
 def hint_for(lines: list[str]) -> str | None:

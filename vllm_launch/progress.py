@@ -37,6 +37,11 @@ class Progress:
         if self._moving:
             self._stream.write("\n")
 
+    def broken(self, text: str) -> None:
+        """Leaves the leg's line as it stands, and says `text` below it."""
+        self._stream.write(f"\n{text}\n" if self._moving else f"{text}\n")
+        self._stream.flush()
+
     def _say(self, line: str) -> None:
         if line == self._said:
             return

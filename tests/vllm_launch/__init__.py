@@ -1,0 +1,1 @@
+"""Launch configs, engines started and ended, experiments: tried through real processes."""
