@@ -117,7 +117,7 @@ class PacketRing:
             self._slice.apply(sock)
 
     def widen(self, sock: Any) -> bool:
-        """The slice is used up: watches all ports from now on, and frees `sock` of it. False where it was so already."""
+        """The slice is used up: watches all ports from now on and frees `sock` of it. False where it was so already."""
         if not self._slice:
             return False
         self._slice.close()

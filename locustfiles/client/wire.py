@@ -2,15 +2,16 @@
 
 Every few milliseconds the ring is drained, as numpy columns. Drained segments wait in a journal and are dealt out to
 their connections in bulk. A socket is read when the ring shows that it is worth it: its stream seems to have ended, its
-answer has just begun (an error is short), much has piled up; and otherwise a few times a second, so that parsing keeps
-pace and little is left to do at the end, when a user waits. If ends turn out to come without the signs that announce
-them, all sockets are read often instead.
+answer has just begun (an error is short), much has piled up (from then on at once, so as not to throttle the server);
+and otherwise a few times a second, so that parsing keeps pace and little is left to do at the end, when a user waits.
+If ends turn out to come without the signs that announce them, all sockets are read often instead.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +39,7 @@ _PILE = 16 * 1024
 _SMALL = 64  # bytes; no event with a token in it is so small, the end of a stream (also under TLS) is
 _COMPARED = 7  # one connection in eight
 _JOURNAL = 1 << 12
+_CLOCKS_DIFFER_NS = 100_000
 _FIN, _SYN, _RST = 1, 2, 4
 _NEVER = np.iinfo(np.int64).max
 
@@ -45,7 +47,7 @@ _NEVER = np.iinfo(np.int64).max
 class _Trace:
     """What the ring has seen of one connection: (start, end, time) of its segments, flat, by stream offset."""
 
-    __slots__ = ("anchored", "announced", "base", "departed_ns", "port", "segments", "slot")
+    __slots__ = ("anchored", "announced", "base", "departed_ns", "drops_before", "port", "segments", "slot")
 
     def __init__(self, port: int, slot: int) -> None:
         self.port = port
@@ -53,6 +55,7 @@ class _Trace:
         self.segments = array("q")
         self.base = 0
         self.departed_ns = 0
+        self.drops_before = 0
         self.anchored = False
         self.announced = False
 
@@ -65,7 +68,7 @@ class WireClock(Clock):
     def __init__(self, ring: PacketRing, loop: Any) -> None:
         super().__init__()
         self._ring = ring
-        self._handshakes = BatchedReadiness(loop)
+        self._prompt = BatchedReadiness(loop)
         self._sockets = BatchedReadiness(None)
         self._tick = loop.timer(_TICK_S, _TICK_S, ref=False)
         self._turn = 0
@@ -112,16 +115,17 @@ class WireClock(Clock):
         self._eager_until[slot] = _NEVER
 
     def watch(self, connection: Connection) -> None:
-        self._handshakes.add(connection.fd, connection.read)
+        self._prompt.add(connection.fd, partial(self._read, connection.trace.slot, True))
         if not self._tick.active:
             self._tick.start(self._on_tick)
 
     def sending(self, connection: Connection, whole_at_once: bool) -> None:
-        if self._handshakes.remove(connection.fd):
+        if self._prompt.remove(connection.fd):
             self._sockets.add(connection.fd, connection.read)
         trace: _Trace = connection.trace
         slot = trace.slot
         trace.base = connection.taken
+        trace.drops_before = self._ring.dropped
         del trace.segments[:]
         self._taken[slot] = connection.taken
         self._eager_until[slot] = _NEVER if whole_at_once else connection.taken + _FIRST_BYTES
@@ -137,7 +141,7 @@ class WireClock(Clock):
         return trace.departed_ns or sent_ns
 
     def closing(self, connection: Connection) -> None:
-        self._handshakes.remove(connection.fd)
+        self._prompt.remove(connection.fd)
         self._sockets.remove(connection.fd)
         trace: _Trace | None = connection.trace
         if trace is None:
@@ -168,7 +172,8 @@ class WireClock(Clock):
         self._overtaken += seen.overtaken
         self._events += len(offsets) - 1
         segment = np.searchsorted(seen.ends, offsets)
-        if seen.lost is None and trace.anchored and segment[-1] < len(seen.ends):
+        overrun = self._ring.dropped > trace.drops_before
+        if not overrun and seen.lost is None and trace.anchored and segment[-1] < len(seen.ends):
             times, late = seen.times_ns[segment], 0
         else:
             times, late = self._patched(connection, offsets, seen, segment)
@@ -190,6 +195,9 @@ class WireClock(Clock):
         segment = np.where(missing, 0, segment)
         if seen.lost is not None:
             missing |= seen.lost[segment]
+        # No byte arrived after the stamp of the read that took it: what the ring shows then is a repeated segment,
+        # the first having found the ring full.
+        missing |= seen.times_ns[segment] > fallback + _CLOCKS_DIFFER_NS
         late = int(np.count_nonzero(missing[:-1]))
         self._late += late
         return np.where(missing, fallback, seen.times_ns[segment]), late
@@ -212,7 +220,7 @@ class WireClock(Clock):
     def close(self) -> None:
         self._tick.stop()
         self._tick.close()
-        self._handshakes.close()
+        self._prompt.close()
         self._sockets.close()
         self._ring.close()
 
@@ -272,6 +280,9 @@ class WireClock(Clock):
             return
         trace, connection = entry
         trace.announced = announced
+        if self._seen[slot] > connection.taken + _PILE and self._sockets.remove(connection.fd):
+            # So much at once would fill the window before the next tick, and hold up the server.
+            self._prompt.add(connection.fd, partial(self._read, slot, True))
         connection.read()
         if trace.slot == slot:
             self._taken[slot] = connection.taken
