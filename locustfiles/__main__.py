@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import configargparse
+import configargparse  # type: ignore[import-untyped]
 
 from locustfiles.options import add_options
 

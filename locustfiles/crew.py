@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import socket
 import time
@@ -23,6 +24,8 @@ from locustfiles.sending import Sender
 from locustfiles.settings import ApiKey, Settings, read_settings, workload_from
 from tailgate.exits import BadInput
 from workloads import Calibration, make_plan
+
+logger = logging.getLogger(__name__)
 
 HOST = socket.gethostname()
 
@@ -49,6 +52,10 @@ class Crew:
             part = _Part(self._environment, self._key, assignment, self._on_done)
         except BadInput as error:
             return Introduction(run_id=assignment.run_id, host=HOST, fault=str(error))
+        except Exception as error:
+            # The leader waits for an answer, whatever went wrong here.
+            logger.exception("%s cannot be prepared", assignment.worker)
+            return Introduction(run_id=assignment.run_id, host=HOST, fault=f"failed inside: {error!r}")
         self._part = part
         self._assigned.set()
         return Introduction(

@@ -31,6 +31,7 @@ from tailgate.exits import BadInput, Exit
 logger = logging.getLogger(__name__)
 
 _key = ApiKey(None)
+_checked = False
 _crews: dict[int, Crew] = {}
 
 
@@ -55,7 +56,11 @@ def _on_parser(parser: Any, **_: Any) -> None:
 
 
 def _check(options: Any) -> None:
-    global _key
+    """Ends the process with one line on a mistake in the options. Once: the web UI parses them again for each page."""
+    global _key, _checked
+    if _checked:
+        return
+    _checked = True
     try:
         settings = read_settings(chosen(options))
         settings.tls.context()

@@ -14,30 +14,17 @@ import numpy.typing as npt
 from locust import stats
 from locust.stats import RequestStats, StatsCSV, StatsCSVFileWriter, StatsEntry
 
+from exporters.histogram import MIDPOINTS_S, bucket_of, bucket_response_time
+
 Milliseconds = npt.NDArray[np.float64]
 
 MEASURES = frozenset({"TTFT", "ITL", "TPOT", "LAG"})
 """Types of rows that measure a part of a request that already has a row of its own."""
 
-_STEPS = 256
-# Halfway through a bucket: no value is further from it than 1/512 of at least half a power of two, 0.4 %.
-_HALF_STEP = 0.5 / _STEPS
-
-
-def bucket(response_time: float) -> float:
-    """The middle of the log-linear bucket that holds this many ms; at most 0.4 % from it, at any magnitude."""
-    return float(buckets(np.array([response_time], dtype=np.float64))[0])
-
-
-def buckets(response_times: Milliseconds) -> Milliseconds:
-    """`bucket` of each value."""
-    mantissa, exponent = np.frexp(np.maximum(response_times, 1e-3))
-    return np.ldexp(np.floor(mantissa * _STEPS) / _STEPS + _HALF_STEP, exponent)
-
 
 def install() -> None:
     """Replaces what Locust's module-level defaults get wrong for streams. Harmless when called again."""
-    stats.bucket_response_time = bucket  # type: ignore[assignment]
+    stats.bucket_response_time = bucket_response_time  # type: ignore[assignment]
     RequestStats.log_request = _log_request  # type: ignore[method-assign]
     StatsCSV._percentile_fields = _percentile_fields  # type: ignore[method-assign]
     StatsCSVFileWriter.stats_writer = _stats_writer  # type: ignore[method-assign]
@@ -60,8 +47,8 @@ def log_many(all_stats: RequestStats, method: str, name: str, values_ms: Millise
     entry.min_response_time = least if entry.min_response_time is None else min(entry.min_response_time, least)  # type: ignore[assignment]
     entry.max_response_time = max(entry.max_response_time, greatest)  # type: ignore[assignment]
     times: Any = entry.response_times
-    for key, number in zip(*np.unique(buckets(values_ms), return_counts=True), strict=True):
-        times[float(key)] += int(number)
+    for bucket, number in zip(*np.unique(bucket_of(values_ms / 1e3), return_counts=True), strict=True):
+        times[bucket_response_time(MIDPOINTS_S[bucket] * 1e3)] += int(number)
 
 
 _locusts_stats_writer = StatsCSVFileWriter.stats_writer

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 
 import gevent
 
+from exporters.histogram import LatencyHistogram
 from exporters.quality import WorkerHealth
-from locustfiles.locust_stats import bucket
 
 _PERIOD_S = 0.02
 _STEP_NOTICED_S = 0.0005
@@ -25,7 +24,7 @@ class SelfWatch:
     def __init__(self, in_flight: Callable[[], int], asked: Callable[[], int | None]) -> None:
         self._in_flight = in_flight
         self._asked = asked
-        self._lags: Counter[float] = Counter()
+        self._lags = LatencyHistogram()
         self._samples = 0
         self._flying = 0
         self._wanted: int | None = None
@@ -46,10 +45,10 @@ class SelfWatch:
 
     def health(self) -> WorkerHealth:
         """The measurements so far; counts of requests are the recorder's to add."""
-        lags = sorted(self._lags.items())
+        median, tail = self._lags.quantiles((0.5, 0.99)) if self._samples else (None, None)
         return WorkerHealth(
-            loop_lag_p50_s=_quantile(lags, 0.5),
-            loop_lag_p99_s=_quantile(lags, 0.99),
+            loop_lag_p50_s=_float(median),
+            loop_lag_p99_s=_float(tail),
             cpu_share=self._cpu_s / self._wall_s if self._wall_s > 0.5 else None,
             wall_clock_step_s=self._largest_step_s if self._samples else None,
             in_flight_mean=self._flying / self._samples if self._samples else None,
@@ -63,7 +62,7 @@ class SelfWatch:
         while True:
             due = time.perf_counter() + _PERIOD_S
             gevent.sleep(_PERIOD_S)
-            self._lags[bucket(max(time.perf_counter() - due, 1e-6))] += 1
+            self._lags.add((time.perf_counter() - due,))
             self._samples += 1
             self._flying += self._in_flight()
             asked = self._asked()
@@ -89,11 +88,5 @@ def _wall_offset_s() -> float:
     return best
 
 
-def _quantile(counted: list[tuple[float, int]], level: float) -> float | None:
-    total = sum(count for _, count in counted)
-    passed = 0
-    for value, count in counted:
-        passed += count
-        if passed >= level * total:
-            return value
-    return None
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Importing Locust would patch the sockets and threads of every other test in this process.
+os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
 from tests.support.locust_runs import SMALL
 from tests.support.openai_server import Running, serve

@@ -129,4 +129,4 @@ def test_the_options_and_exit_codes_can_be_read() -> None:
     text = " ".join(shown.stdout.split())
     assert "0 good, 1 requests failed, 2 bad input, 3 an objective missed or" in text
     assert "--request-rate R" in text
-    assert "[LOCUST_REQUEST_RATE]" in text
+    assert "[env var: LOCUST_REQUEST_RATE]" in text

@@ -1,0 +1,258 @@
+"""The small parts: shares, late and repeated reports, options as text, secrets, what a server may answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from locust.env import Environment
+from locust.stats import RequestStats
+
+from exporters.quality import WorkerHealth
+from exporters.record import RequestRecord
+from locustfiles.discovery import Api, discover, server_url
+from locustfiles.feed import digest_of, share
+from locustfiles.fleet import REPORT_KEY, Distributed
+from locustfiles.leader import redacted
+from locustfiles.messages import Assignment, Introduction, Report, pack
+from locustfiles.settings import ApiKey, chosen, read_settings
+from tailgate.exits import BadInput
+
+
+@given(st.integers(1, 9), st.integers(0, 200))
+def test_shares_cover_every_request_once(slots: int, limit: int) -> None:
+    dealt = [index for slot in range(slots) for index in share(slot, slots, limit, guest=False)]
+    assert sorted(dealt) == list(range(limit))
+
+
+def test_a_guests_requests_are_nobody_elses() -> None:
+    regular = set(itertools.islice(share(0, 2, None, guest=False), 1000))
+    one = set(itertools.islice(share(2, 2, None, guest=True), 1000))
+    other = set(itertools.islice(share(3, 2, None, guest=True), 1000))
+    assert len(regular | one | other) == 3000
+    assert list(share(2, 2, 100, guest=True)) == []
+
+
+def test_the_digest_binds_a_body_to_its_index() -> None:
+    assert digest_of(1, b"a") != digest_of(2, b"a")
+    assert digest_of(1, b"a") + digest_of(2, b"b") != digest_of(1, b"b") + digest_of(2, b"a")
+
+
+class _FakeMaster:
+    """As much of Locust's master as `Distributed` touches; answers assignments as a worker would."""
+
+    def __init__(self) -> None:
+        self.stats = RequestStats()
+        self.clients = {"host_a": SimpleNamespace(id="host_a", state="ready")}
+        self.listeners: dict[str, Any] = {}
+
+    def register_message(self, kind: str, listener: Any) -> None:
+        self.listeners[kind] = listener
+
+    def get_worker_index(self, client_id: str) -> int:
+        return sorted(self.clients).index(client_id)
+
+    def send_message(self, kind: str, data: dict[str, Any], client_id: str) -> None:
+        if kind == "tailgate-assign":
+            message = {"message": pack(Introduction(run_id="run"))}
+            self.listeners["tailgate-ready"](environment=None, msg=SimpleNamespace(node_id=client_id, data=message))
+
+
+def _report(number: int, run_id: str = "run", final: bool = False) -> dict[str, Any]:
+    record = RequestRecord(
+        index=number,
+        worker="worker-0",
+        request_class="c",
+        endpoint="/v1/completions",
+        sent_ns=1,
+        end_ns=2,
+        outcome="ok",
+    )
+    report = Report(
+        run_id=run_id,
+        worker="worker-0",
+        number=number,
+        records=[record],
+        health=WorkerHealth(),
+        in_flight=0,
+        bodies_sum="0",
+        bodies_count=1,
+        done=False,
+        final=final,
+    )
+    rows = RequestStats()
+    rows.log_request("POST", "c", 5, 0)
+    return {
+        REPORT_KEY: pack(report),
+        "stats": rows.serialize_stats(),
+        "stats_total": rows.total.get_stripped_report(),
+        "errors": {"key": {}},
+    }
+
+
+def test_a_report_that_comes_late_or_twice_changes_nothing() -> None:
+    taken: list[int] = []
+    environment, master = Environment(), _FakeMaster()
+    fleet = Distributed(environment, master, lambda report: taken.append(report.number))  # type: ignore[arg-type]
+
+    def make(slot: int, slots: int, guest: bool) -> Assignment:
+        texts = dict.fromkeys(("run_id", "directory", "worker", "url", "model"), "run") | {"worker": f"worker-{slot}"}
+        return Assignment(
+            **texts,
+            slot=slot,
+            slots=slots,
+            guest=guest,
+            seed=0,
+            options={},
+            workload={},
+            calibration={},
+            usage_per_chunk=False,
+            longest=None,
+            spacing_s=0.0,
+            sent_ns=0,
+        )
+
+    fleet.enlist(make)
+    for number, run_id in ((0, "run"), (2, "run"), (2, "run"), (1, "run"), (1, "run"), (7, "an earlier run")):
+        environment.events.worker_report.fire(client_id="host_a", data=_report(number, run_id))
+    assert taken == [0, 2, 1]
+    repeated = _report(2)
+    environment.events.worker_report.fire(client_id="host_a", data=repeated)
+    assert repeated["stats"] == []
+    assert repeated["errors"] == {}
+    assert repeated["stats_total"]["num_requests"] == 0
+    assert fleet.lost == {}
+    environment.events.worker_report.fire(client_id="host_a", data=_report(5, final=True))
+    assert fleet.lost == {"worker-0": "2 of its reports never arrived"}
+
+
+def test_every_option_may_be_empty_as_the_web_form_sends_it() -> None:
+    empty = dict.fromkeys(chosen(SimpleNamespace()), "")
+    assert read_settings(empty).workload.name == "chat-short"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"run_time": 8.0}, 2.0),
+        ({"run_time": 3600.0}, 5.0),
+        ({"num_requests": "10"}, 0.0),
+        ({"warmup": "500ms"}, 0.5),
+        ({"run_time": 8.0, "warmup": "7"}, 7.0),
+    ],
+)
+def test_the_warm_up_leaves_room_for_the_run(options: dict[str, Any], expected: float) -> None:
+    assert read_settings({"workload": "chat-short"} | options).warmup_s == expected
+
+
+def test_the_drain_follows_locusts_stop_timeout() -> None:
+    assert read_settings({}).drain_s == 30.0
+    assert read_settings({"stop_timeout": 7.0}).drain_s == 7.0
+    assert read_settings({"stop_timeout": 7.0, "drain": "1m"}).drain_s == 60.0
+
+
+def test_a_key_shows_itself_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1234")
+    key = ApiKey.find(None)
+    assert key.headers() == {"Authorization": "Bearer sk-1234"}
+    assert "1234" not in f"{key!r} {key!s}"
+    monkeypatch.setenv("OPENAI_API_KEY", "two\nlines")
+    with pytest.raises(BadInput, match="holds no key") as caught:
+        ApiKey.find(None)
+    assert "two" not in str(caught.value)
+
+
+def test_the_recorded_command_line_hides_secrets() -> None:
+    argv = ["locust", "--api-key", "sk-1", "--api-key-file=sk-2", "-H", "http://me:sk-3@host:1/x", "-u", "4"]
+    kept = redacted(argv)
+    assert "sk-" not in " ".join(kept)
+    assert kept[-2:] == ["-u", "4"]
+    assert "http://REDACTED@host:1/x" in kept
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("http://h:8000/", "http://h:8000"),
+        ("http://h:8000/v1", "http://h:8000"),
+        ("https://h/base/v1/", "https://h/base"),
+    ],
+)
+def test_a_base_url_may_end_like_an_openai_clients(host: str, url: str) -> None:
+    assert server_url(host) == url
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[Api, dict[str, tuple[int, Any]]]]:
+    """A server that answers each path with what the test puts into the dict, else with 404."""
+    found: dict[str, tuple[int, Any]] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, value = found.get(self.path, (404, {}))
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Api(f"http://127.0.0.1:{server.server_port}"), found
+    server.shutdown()
+    server.server_close()
+
+
+def _cards(*names: str, **adapters: str) -> tuple[int, Any]:
+    cards = [{"id": name, "max_model_len": 4096} for name in names]
+    return 200, {"data": cards + [{"id": name, "parent": parent} for name, parent in adapters.items()]}
+
+
+def test_the_only_model_is_the_default_and_adapters_are_no_rivals(answers: Any) -> None:
+    api, found = answers
+    found["/v1/models"] = _cards("base", adapter="base")
+    server = discover(api, None)
+    assert (server.model, server.longest) == ("base", 4096)
+    assert server.engine.to_dict() == {"name": None, "version": None, "simulated": False}
+    assert discover(api, "adapter").model == "adapter"
+
+
+@pytest.mark.parametrize(
+    ("models", "asked", "others", "line"),
+    [
+        (_cards("a", "b"), None, (), "has 2 models; choose one with --model: a, b"),
+        (_cards("a", "b"), "c", (), "has no model 'c'; it has: a, b"),
+        (_cards("a"), None, ("lora",), "has no model 'lora'; it has: a"),
+        ((200, {"object": "list"}), None, (), "is no OpenAI-compatible one"),
+        ((404, {}), None, (), "has no /v1/models; name the model with --model"),
+        ((503, {}), "a", (), "answers /v1/models with HTTP 503; wait until it is ready"),
+    ],
+)
+def test_what_a_server_lacks_is_said(
+    answers: Any, models: tuple[int, Any], asked: str | None, others: tuple[str, ...], line: str
+) -> None:
+    api, found = answers
+    found["/v1/models"] = models
+    with pytest.raises(BadInput) as caught:
+        discover(api, asked, others)
+    assert line in str(caught.value)
+
+
+def test_a_server_without_a_model_list_is_believed(answers: Any) -> None:
+    api, found = answers
+    found["/version"] = (200, {"version": "0.32.0"})
+    server = discover(api, "mine")
+    assert server.model == "mine"
+    assert server.engine.to_dict() == {"name": "vllm", "version": "0.32.0", "simulated": False}
+    assert server.engine.reports_usage_per_chunk
