@@ -84,6 +84,13 @@ class Facts:
         return float(rate) if rate and self.open_loop else None
 
     @property
+    def burstiness(self) -> float:
+        """Shape of the gaps between gamma arrivals; 1 is Poisson, less comes in bursts."""
+        arrival = self.meta.get("arrival")
+        value = arrival.get("burstiness") if isinstance(arrival, Mapping) else None
+        return float(value) if value else 1.0
+
+    @property
     def engine(self) -> str | None:
         """Engine kind, without its version."""
         return self.text("engine")

@@ -59,6 +59,8 @@ class Measured:
     send_lag_p99_s: float | None
     rate_requested: float | None
     rate_achieved: float | None
+    rate_chance: float
+    """Requests/s that a random schedule may fall short of its own rate by (three standard deviations of its count)."""
     worker_cpu_max: float | None
     ring_drop_share: float
     cancelled_share: float
@@ -73,9 +75,10 @@ class Measured:
 
     @property
     def rate_share(self) -> float | None:
+        """Achieved over requested rate, at the upper end of what random arrivals alone may have left out of it."""
         if not self.rate_requested or self.rate_achieved is None:
             return None
-        return self.rate_achieved / self.rate_requested
+        return (self.rate_achieved + self.rate_chance) / self.rate_requested
 
     @property
     def add_workers(self) -> str:
@@ -218,6 +221,7 @@ def measure(columns: Columns, facts: Facts, window: Window) -> Measured:
         send_lag_p99_s=float(np.quantile(lag, 0.99)) if lag.size and facts.open_loop else None,
         rate_requested=facts.rate,
         rate_achieved=sent / window.seconds if facts.open_loop else None,
+        rate_chance=_chance(facts, window),
         worker_cpu_max=_greatest(h.cpu_share for h in health.values()),
         ring_drop_share=sum(h.ring_drops for h in health.values()) / max(events, 1),
         cancelled_share=float((inside & (columns.outcome == 2)).sum() / sent) if sent else 0.0,
@@ -225,6 +229,14 @@ def measure(columns: Columns, facts: Facts, window: Window) -> Measured:
         wall_clock_step_s=_greatest(h.wall_clock_step_s for h in health.values()),
         unaccounted=tuple(_unaccounted(columns, health)),
     )
+
+
+def _chance(facts: Facts, window: Window) -> float:
+    """A renewal process's count has the variance of its mean over the gaps' shape, here called burstiness."""
+    if facts.arrival not in ("poisson", "gamma") or not facts.rate:
+        return 0.0
+    shape = facts.burstiness if facts.arrival == "gamma" else 1.0
+    return 3 * math.sqrt(facts.rate * window.seconds / shape) / window.seconds
 
 
 def _unaccounted(columns: Columns, health: Mapping[str, WorkerHealth]) -> Iterable[str]:
