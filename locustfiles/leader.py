@@ -14,15 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import gevent
 import msgspec
 from gevent.event import Event
 from locust.env import Environment
 
 import tailgate
 from exporters.run_store import RunStore
+from locustfiles import engine_page
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
 from locustfiles.fleet import Fleet
 from locustfiles.messages import Assignment, Introduction, Report
+from locustfiles.record_share import thin
 from locustfiles.settings import ApiKey, Settings, chosen, fresh_seed, read_settings
 from tailgate.exits import BadInput, Exit, worst
 from workloads import Plan, calibrate_for, make_plan
@@ -30,7 +33,10 @@ from workloads import Plan, calibrate_for, make_plan
 logger = logging.getLogger(__name__)
 
 LAUNCH_CONFIG = "TAILGATE_LAUNCH_CONFIG"
-"""Environment variable with the path of a JSON file that run.json keeps under `launch`."""
+"""Environment variable with the path of a JSON file that run.json keeps under `launch`.
+
+Whoever sets it launched the engine and watches it too.
+"""
 
 # A schedule's first requests must not be late before every worker has heard that it began.
 _LEAD_S = 0.25
@@ -49,6 +55,7 @@ class Course:
     stop_ns: int | None = None
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[str, tuple[int, int]] = field(default_factory=dict)
+    watcher: gevent.Greenlet | None = None
     ending: bool = False
     ended: Event = field(default_factory=Event)
     summary: dict[str, Any] | None = None
@@ -103,6 +110,8 @@ class Leader:
             course.workers[name] = _identity(member)
         window = {"start_ns": course.start_ns + int(settings.warmup_s * 1e9), "end_ns": None}
         store.update_meta(workers=course.workers, clock=_clock_of(crew), window=window, notes=_notes_of(crew))
+        if server.has_metrics and not os.environ.get(LAUNCH_CONFIG):
+            course.watcher = engine_page.watch(api, store.append_engine)
         self.fleet.start(run_id, course.start_ns)
 
     def take(self, report: Report) -> None:
@@ -126,6 +135,8 @@ class Leader:
             course.ending = True
             course.stop_ns = time.time_ns()
             self.fleet.stop(course.run_id, course.settings.drain_s)
+            if course.watcher is not None:
+                course.watcher.kill()
             course.ended.set()
         course.ended.wait()
 
@@ -153,6 +164,7 @@ class Leader:
             sent=_sent(course.bodies),
         )
         summary = store.finish()
+        thin(store.directory, course.settings.records.share)
         for name, worker in course.workers.items():
             if "lost" in worker:
                 summary["valid"] = False

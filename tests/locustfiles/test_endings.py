@@ -58,7 +58,7 @@ def test_requests_in_flight_are_followed_to_their_end(ended: dict[str, Ended], p
     assert requests["sent"] == requests["ok"]
     stop_ns = drained.meta["window"]["end_ns"]
     assert all(record.sent_ns <= stop_ns for record in drained.records)
-    assert sum(record.end_ns > stop_ns for record in drained.records) >= 4
+    assert sum(record.end_ns > stop_ns for record in drained.records) >= 1
 
 
 @pytest.mark.parametrize("processes", ["one", "two"])

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +18,14 @@ from locust.env import Environment
 from locust.stats import RequestStats
 
 from exporters.quality import WorkerHealth
-from exporters.record import RequestRecord
+from exporters.record import RequestRecord, decode_records, encode_record
 from locustfiles.discovery import Api, discover, server_url
+from locustfiles.engine_page import read_page
 from locustfiles.feed import digest_of, share
 from locustfiles.fleet import REPORT_KEY, Distributed
 from locustfiles.leader import redacted
 from locustfiles.messages import Assignment, Introduction, Report, pack
+from locustfiles.record_share import thin
 from locustfiles.settings import ApiKey, chosen, read_settings
 from tailgate.exits import BadInput
 
@@ -256,3 +259,40 @@ def test_a_server_without_a_model_list_is_believed(answers: Any) -> None:
     assert server.model == "mine"
     assert server.engine.to_dict() == {"name": "vllm", "version": "0.32.0", "simulated": False}
     assert server.engine.reports_usage_per_chunk
+
+
+def test_the_engines_page_is_read_for_what_is_wanted() -> None:
+    page = (
+        "# HELP vllm:num_requests_running Number of requests\n"
+        'vllm:num_requests_running{engine="0",model_name="m"} 3.0\n'
+        'vllm:num_requests_running{engine="1",model_name="m"} 4.0\n'
+        'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25\n'
+        'vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.5\n'
+        'vllm:num_requests_running_other{engine="0"} 9.0\n'
+        "vllm:prompt_tokens_total 1.5e+06\n"
+    )
+    assert read_page(page, 7) == {
+        "time_ns": 7,
+        "running": 7.0,
+        "kv_cache_usage": 0.5,
+        "prompt_tokens_total": 1.5e6,
+    }
+
+
+def test_thinned_records_keep_every_failure(tmp_path: Path) -> None:
+    with (tmp_path / "requests.jsonl").open("wb") as file:
+        for index in range(2000):
+            outcome: Any = "failed" if index % 100 == 0 else "ok"
+            file.write(
+                encode_record(
+                    RequestRecord(
+                        index=index, worker="w", request_class="c", endpoint="/", sent_ns=1, end_ns=2, outcome=outcome
+                    )
+                )
+            )
+    thin(tmp_path, 0.25)
+    kept = list(decode_records(tmp_path / "requests.jsonl"))
+    assert sum(record.outcome == "failed" for record in kept) == 20
+    assert 400 < len(kept) < 620
+    thin(tmp_path, 0.0)
+    assert (tmp_path / "requests.jsonl").read_bytes() == b""
