@@ -2,18 +2,20 @@
 
 Traffic is a first-come-first-served queue with Poisson arrivals (Lindley's recursion), whose waits feed both TTFT and
 the gaps between tokens: latencies near in time hang together, as behind a real engine, more so the higher the load.
-True quantiles come from one run a thousand times longer. Every pair has seeds of its own, unless it says "paired".
+Every run has a seed of its own, unless it says "paired": then both sides answer one schedule, as two runs of one seed
+do. More pairs: `python -m benchmarks.compare_calibration 200`.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from exporters.blocks import blocks_of
-from exporters.columns import ABSENT, Columns
+from exporters.columns import ABSENT, Columns, Ints
 from exporters.compare import Comparison, Measurement, compare
 from exporters.quantiles import Floats
 from exporters.run import Run
@@ -53,7 +55,7 @@ SETTINGS = (
 COVERED = ("ttft_p50", "ttft_p95", "itl_p95", "itl_p99", "e2e_p95")
 
 
-def queue(seeds: Floats, load: float, seconds: float) -> tuple[Floats, Floats, Floats]:
+def queue(seeds: Ints, load: float, seconds: float) -> tuple[Floats, Floats, Floats]:
     """Arrivals, waits and service times (seconds), each requests x seeds, of one queue for each seed."""
     count = int(RATE * seconds)
     arrivals = np.empty((count, seeds.size))
@@ -136,7 +138,7 @@ def study(setting: Setting, pairs: int, seed: int) -> list[Comparison]:
     return found
 
 
-def main(pairs: int = 200) -> None:
+def main(pairs: int = 40) -> None:
     """Prints the table: false alarms or finds of the gate, coverage of the plain 95 % intervals."""
     print(f"comparison calibrated on {pairs} pairs a row, {RATE:g} requests/s, {SECONDS:g} s a run\n")
     head = f"{'setting':<50} {'worse':>6} {'better':>6} {'same':>6}  coverage of the 95 % interval"
@@ -158,4 +160,4 @@ def main(pairs: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*(int(word) for word in sys.argv[1:2]))

@@ -276,7 +276,7 @@ def _compare_quantile(
         )
         return
     figure.base, figure.candidate = values
-    if math.isinf(values[0]) or math.isinf(values[1]):
+    if not (base.always_finite(level) and candidate.always_finite(level)):
         figure.verdict = "undecided"
         _compare_infinite(figure, base, candidate, level)
         return

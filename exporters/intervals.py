@@ -24,7 +24,7 @@ from exporters.blocks import Blocks
 from exporters.histogram import BUCKETS, EDGES_S, RELATIVE_ERROR
 from exporters.quantiles import Floats
 
-REPLICATES = 1000
+REPLICATES = 600
 LAUNCH_SPREAD = 0.015
 LAUNCH_SPREAD_DF = 4
 
@@ -108,6 +108,11 @@ class QuantileDraws:
     def draws_by_run(self, level: float) -> list[Floats]:
         """The quantile of each run in each replicate."""
         return [self._quantile(cumulated, level) for cumulated in self._cumulated]
+
+    def always_finite(self, level: float) -> bool:
+        """Whether failures reach the quantile nowhere: not in the whole, not in any run, not in any replicate."""
+        drawn = [self.draws(level), *self.draws_by_run(level), self.by_run(level), np.array([self.whole(level)])]
+        return all(bool(np.isfinite(values).all()) for values in drawn)
 
     def df(self, level: float) -> float:
         """Degrees of freedom: the blocks that really hold what lies beyond the quantile, less one a run.

@@ -22,7 +22,7 @@ from exporters.run import Run
 # Stand-ins that are replaced by the page's CSS variables once drawn.
 INK, MUTED, GRID, BASE, CANDIDATE = "#010101", "#020202", "#030303", "#040404", "#050505"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--rule", BASE: "--base", CANDIDATE: "--candidate"}
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 10.5,
@@ -77,7 +77,7 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
             return None
         axes.set_yscale("log")
         _latency_ticks(axes.yaxis)
-        ticks = [level for level in (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999) if most * (1 - level) >= 1]
+        ticks = [level for level in (0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if most * (1 - level) >= 1]
         axes.set_xticks([_stretch(level) for level in ticks], [f"p{100 * level:.6g}" for level in ticks])
         axes.set_xlim(left=0.02)
         axes.set_title(f"{name} by quantile")
@@ -86,7 +86,7 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
 
 
 def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None:
-    """Share of the observations by latency; both axes logarithmic, so that rare long ones are seen. None without data."""
+    """Share of the observations by latency; both axes logarithmic, so that rare ones are seen. None without data."""
     pooled = [(_pooled(curve.runs, metric), curve.colour) for curve in curves]
     pooled = [(values[values > 0], colour) for values, colour in pooled if (values > 0).any()]
     if not pooled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,22 @@ from exporters.tables import TITLES
 
 _HERE = Path(__file__).parent
 _SCALE = 2.0
+_COLOURS = {"baseline": figures.BASE, "candidate": figures.CANDIDATE}
 SYMBOLS = {"better": "▲", "worse": "▼", "same": "=", "undecided": "?", "too few": "–"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """The runs of one side, under the name the page gives it."""
+
+    name: str
+    runs: list[Run]
 
 
 def render(base: list[Run], candidate: list[Run], comparison: Comparison | None, command: str | None = None) -> str:
     """The whole page."""
-    sides = [{"name": "baseline", "runs": base, "colour": figures.BASE}]
-    if candidate:
-        sides.append({"name": "candidate", "runs": candidate, "colour": figures.CANDIDATE})
-    curves = [figures.Curve(side["runs"], side["colour"]) for side in sides]  # type: ignore[arg-type]
+    sides = [Side("baseline", base), *([Side("candidate", candidate)] if candidate else [])]
+    curves = [figures.Curve(side.runs, _COLOURS[side.name]) for side in sides]
     runs = [*base, *candidate]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -39,7 +47,8 @@ def render(base: list[Run], candidate: list[Run], comparison: Comparison | None,
         title=_title(base, comparison),
         simulated=any(run.facts.simulated for run in runs),
         comparison=comparison,
-        sentence=wording.sentence(comparison) if comparison else None,
+        sentence=wording.headline(comparison) if comparison else None,
+        aside=wording.aside(comparison) if comparison else None,
         invalid=[(run.facts.label, run.path.name, run.summary["quality"]["reasons"]) for run in runs if not run.valid],
         cards=[_row(m) for m in comparison.gated][:4] if comparison else [],
         groups=_groups(comparison),
@@ -49,8 +58,8 @@ def render(base: list[Run], candidate: list[Run], comparison: Comparison | None,
         plots=_plots(curves),
         timeline=_markup(figures.time_plot(curves)),
         differences=config_differences(base[0], candidate[0]) if candidate else [],
-        launches=[(side["name"], side["runs"][0].facts.launch) for side in sides],  # type: ignore[index]
-        runs=[_run(side["name"], run) for side in sides for run in side["runs"]],  # type: ignore[attr-defined]
+        launches=[(side.name, side.runs[0].facts.launch) for side in sides],
+        runs=[_run(side.name, run) for side in sides for run in side.runs],
         summaries=[(run, _metrics(run.summary["metrics"])) for run in base] if not candidate else [],
         classes=_classes(base, candidate),
         levels=["p99.9" if name == "p999" else name for name in LEVELS],
@@ -123,7 +132,7 @@ def _metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"title": TITLES[name], **found} for name, found in metrics.items() if found["count"]]
 
 
-def _run(side: Any, run: Run) -> dict[str, Any]:
+def _run(side: str, run: Run) -> dict[str, Any]:
     facts, summary = run.facts, run.summary
     return {
         "side": side,
