@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import sys
@@ -127,11 +128,14 @@ def _serve(args: argparse.Namespace) -> int:
     if args.engine == "simulated":
         _serve_simulated(config, args.host, args.port)
         return Exit.GOOD
+    # Being told to end is how serving ends well.
     with (
+        contextlib.suppress(KeyboardInterrupt, SystemExit),
         tidy_on_signals(),
         launch(config, args.engine, log=None, host=args.host, port=args.port, python=args.python) as engine,
     ):
         print(f"serving {engine.model} at {engine.url} (ready after {engine.started_in_s:.1f} s); Ctrl-C ends it")
+        sys.stdout.flush()
         while engine.child.wait(3600.0) is None:
             pass
         engine.check()

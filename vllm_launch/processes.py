@@ -70,12 +70,16 @@ class Child:
         """Ends the process and all it started: SIGTERM, then after `grace_s` SIGKILL. Returns when none is left."""
         family = self._family()
         self.terminate()
+        # A helper that moved to a session of its own is out of the group's reach.
+        for process in family:
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(process.pid) != self.pid:
+                    process.terminate()
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (self.poll() is None or _alive(family)):
             time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        # A helper that moved to a session of its own is out of the group's reach.
         for process in family:
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -83,8 +83,8 @@ FLAGS = [
     (
         "metrics-port: 9000",
         (
-            f"metrics-port: {NO_SUCH}: vLLM always serves its metrics at /metrics on the API port, never on another one; "
-            "remove this line"
+            f"metrics-port: {NO_SUCH}: vLLM always serves its metrics at /metrics on the API port, never on another "
+            "one; remove this line"
         ),
     ),
     (
@@ -97,8 +97,8 @@ FLAGS = [
     (
         "max-num-partial-prefills: 2",
         (
-            f"max-num-partial-prefills: {NO_SUCH}: gone from vLLM; how much of a long prompt one step takes is bounded by "
-            "its threshold; use 'long-prefill-token-threshold'"
+            f"max-num-partial-prefills: {NO_SUCH}: gone from vLLM; how much of a long prompt one step takes is bounded "
+            "by its threshold; use 'long-prefill-token-threshold'"
         ),
     ),
     (

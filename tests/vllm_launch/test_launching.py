@@ -1,0 +1,221 @@
+"""Engines started and ended as real processes: ready means ready, ended means nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.vllm_launch.commands import end, eventually, marked, start
+from tests.vllm_launch.commands import launch as command
+from vllm_launch.config import load_config
+from vllm_launch.engine_api import EngineUnreachable, ask, healthy
+from vllm_launch.launch import LaunchFailed, free_port, hint_for, launch
+from vllm_launch.processes import Child
+
+CONFIG = "h100-llama-8b-baseline"
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def read_line(process: subprocess.Popen[str], word: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if word in line:
+            return line
+    raise AssertionError(f"it never said '{word}': {process.communicate()}")
+
+
+def test_a_launched_engine_serves_and_is_gone_afterwards(
+    stub_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    monkeypatch.setenv("TAILGATE_TEST_MARK", mark)
+    monkeypatch.setenv("STUB_ENGINE", "forks strays")
+    with launch(load_config(CONFIG), "vllm", log=tmp_path / "e.log", python=stub_python) as engine:
+        assert (engine.model, engine.version) == ("stub", {"version": "0.32.0"})
+        assert healthy(engine.url)
+        port = int(engine.url.rpartition(":")[2])
+        started = {process.name() for process in marked(mark)}
+        assert "sleep" in started
+    eventually(lambda: not [p for p in marked(mark) if "guard.py" not in " ".join(p.cmdline())], "nothing left", 5)
+    assert not listens(port)
+
+
+def test_an_engine_that_ignores_sigterm_is_killed_with_its_helpers(tmp_path: Path) -> None:
+    deaf = "import signal, subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    deaf += "subprocess.Popen(['sleep', '600']); print('ready', flush=True); signal.pause()"
+    with Child([sys.executable, "-c", deaf], tmp_path / "log") as child:
+        eventually(lambda: "ready" in (tmp_path / "log").read_text(), "it started")
+        helpers = psutil.Process(child.pid).children()
+        assert helpers
+        child.stop(grace_s=0.5)
+        assert child.poll() == -signal.SIGKILL
+        assert not any(helper.is_running() and helper.status() != psutil.STATUS_ZOMBIE for helper in helpers)
+
+
+def test_a_polite_engine_gets_the_time_to_end_by_itself(tmp_path: Path) -> None:
+    polite = "import signal, sys, time\n"
+    polite += "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('tidied', flush=True), sys.exit(0)))\n"
+    polite += "print('ready', flush=True)\nsignal.pause()"
+    with Child([sys.executable, "-c", polite], tmp_path / "log") as child:
+        eventually(lambda: "ready" in (tmp_path / "log").read_text(), "it started")
+    assert (child.poll(), child.tail()) == (0, ["ready", "tidied"])
+
+
+def test_an_engine_that_dies_at_start_shows_its_last_lines_and_what_mends_it(
+    stub_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_ENGINE", "dies")
+    log = tmp_path / "e.log"
+    with (
+        pytest.raises(LaunchFailed) as caught,
+        launch(load_config(CONFIG), "vllm", log=log, python=stub_python),
+    ):
+        pass
+    assert str(caught.value) == (
+        "the engine died while starting (exit status 1); no room for the KV cache; lower max-model-len, raise "
+        f"gpu-memory-utilization, or spread over more devices (its log is {log})"
+    )
+    assert caught.value.log_tail == ["INFO starting", "ValueError: No available memory for the cache blocks."]
+
+
+def test_an_engine_that_is_never_ready_is_given_up_and_ended(
+    stub_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    monkeypatch.setenv("STUB_ENGINE", "mute")
+    monkeypatch.setenv("TAILGATE_TEST_MARK", mark)
+    with (
+        pytest.raises(LaunchFailed, match=r"the engine was not ready after 1 s \(no answer on /health\); its log is"),
+        launch(load_config(CONFIG), "vllm", log=tmp_path / "e.log", python=stub_python, timeout_s=1.0),
+    ):
+        pass
+    assert not [p for p in marked(mark) if "stub_engine" in " ".join(p.cmdline())]
+
+
+def test_an_engine_that_dies_later_is_noticed(stub_python: str, tmp_path: Path) -> None:
+    with launch(load_config(CONFIG), "vllm", log=tmp_path / "e.log", python=stub_python) as engine:
+        engine.check()
+        with pytest.raises(EngineUnreachable):
+            ask(engine.url, "/die")
+        eventually(lambda: engine.child.poll() is not None, "it died", 5)
+        with pytest.raises(LaunchFailed, match=r"ended by itself \(exit status 7\); the device has too little free"):
+            engine.check()
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("OSError: [Errno 98] Address already in use", "the port is taken"),
+        ("api_server.py: error: unrecognized arguments: --enable-metrics", "does not take that flag"),
+        ("ModuleNotFoundError: No module named 'vllm'", "not installed in that environment"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "too little free memory"),
+        ("OSError: You are trying to access a gated repo.", "HF_TOKEN"),
+        ("RuntimeError: Failed to infer device type", "no usable GPU"),
+    ],
+)
+def test_known_last_words_have_a_mend(line: str, hint: str) -> None:
+    assert hint in (hint_for(["INFO loading", line, "Traceback ends"]) or "")
+
+
+def test_unknown_last_words_have_none() -> None:
+    assert hint_for(["all is well"]) is None
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "serving stub"), (signal.SIGINT, "serving stub")])
+def test_serve_ends_well_when_told_to(stub_python: str, mark: str, number: signal.Signals, said: str) -> None:
+    port = free_port()
+    env = {"STUB_ENGINE": "forks", "TAILGATE_TEST_MARK": mark}
+    process = start("serve", CONFIG, "--port", port, "--python", stub_python, env=env)
+    assert said in read_line(process, "serving")
+    process.send_signal(number)
+    ended = end(process, 20)
+    assert (ended.code, ended.err) == (0, "")
+    eventually(lambda: not marked(mark), "nothing left", 5)
+    assert not listens(port)
+
+
+def test_when_the_launcher_is_killed_its_engine_does_not_live_on(stub_python: str, mark: str) -> None:
+    port = free_port()
+    env = {"STUB_ENGINE": "deaf forks", "TAILGATE_TEST_MARK": mark}
+    process = start("serve", CONFIG, "--port", port, "--python", stub_python, env=env)
+    read_line(process, "serving")
+    process.kill()
+    process.wait()
+    assert listens(port), "the engine outlives its launcher for a moment, or this test shows nothing"
+    eventually(lambda: not marked(mark), "the guard ended the engine", 10)
+    assert not listens(port)
+    process.communicate()
+
+
+def test_a_taken_port_is_said_before_anything_starts(stub_python: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        ended = command("serve", CONFIG, "--port", port, "--python", stub_python)
+        name = psutil.Process().name()
+        assert (ended.code, ended.err) == (
+            2,
+            (
+                f"vllm_launch: port {port} on 127.0.0.1 cannot be used: Address already in use "
+                f"(held by process {os.getpid()}, {name}); give another --port\n"
+            ),
+        )
+        simulated = command("serve", CONFIG, "--engine", "simulated", "--port", port)
+        assert (simulated.code, simulated.err.count("\n")) == (2, 1)
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in simulated.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_embedded_engine_serves_a_config_and_ends_well(number: signal.Signals) -> None:
+    port = free_port()
+    process = start("serve", CONFIG, "--engine", "simulated", "--port", port)
+    assert read_line(process, "Ready on") == f"Ready on http://127.0.0.1:{port}\n"
+    assert '"simulated":true' in ask(f"http://127.0.0.1:{port}", "/version").replace(" ", "")
+    process.send_signal(number)
+    ended = end(process, 10)
+    assert (ended.code, ended.err) == (0, "")
+    assert not listens(port)
+
+
+def test_an_engine_without_a_table_for_the_device_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("extends: h100-llama-8b-baseline\ndevice: b200\n")
+    ended = command("serve", "c.yaml", "--engine", "simulated", "--port", free_port(), cwd=tmp_path)
+    assert (ended.code, ended.err) == (
+        2,
+        (
+            "vllm_launch: the embedded engine has no measured step times for the device 'b200'; use one of h100-sxm, "
+            "h200-sxm, a100-sxm, or launch real vLLM on it\n"
+        ),
+    )
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "x"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    ended = command("serve", CONFIG, "--port", port)
+    assert ended.code == 2
+    assert ended.err.endswith(f"error: argument --port: '{port}' is no port; give one between 1 and 65535\n")
+
+
+def test_an_environment_without_vllm_is_refused_in_one_line() -> None:
+    ended = command("serve", CONFIG, "--python", "/nowhere/python", "--port", free_port())
+    assert (ended.code, ended.err) == (
+        2,
+        "vllm_launch: there is no Python at /nowhere/python; name the environment that has vLLM with --python\n",
+    )
+
+
+def test_ending_waits_for_the_end() -> None:
+    with Child(["sleep", "600"], None) as child:
+        began = time.monotonic()
+        child.stop()
+        assert child.poll() == -signal.SIGTERM
+        assert time.monotonic() - began < 5
