@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def save(runs: Sequence[Run], name: str, directory: Path = DIRECTORY) -> Path:
-    """Writes `directory/NAME.json` and returns its path. Raises `BadInput` for a bad name or a run that is not valid."""
+    """Writes `directory/NAME.json`, returns its path. Raises `BadInput` for a bad name or a run that is not valid."""
     if not _NAME.fullmatch(name):
         raise BadInput(f"'{name}' is no name for a baseline", "use letters, digits, dot, dash and underscore")
     for run in runs:

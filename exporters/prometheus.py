@@ -1,167 +1,268 @@
-"""Tailgate's own metrics for Prometheus, as a collector fed with live histograms and counts.
+"""A run as Prometheus metrics: live on the master while it goes, or of a stored run.
 
-Whoever holds the live state (the master) implements `LiveState`; `TailgateCollector` turns it into metric families at
-each scrape, so that nothing is counted twice and no update path costs anything.
+Only what `summary.json` counts is counted here, requests inside the window, so that the two agree. Histograms have
+exact counts at the bounds in `BOUNDS_S`; quantiles come from the log-linear histogram and are within 0.4 %, and stand
+for one class, or with an empty `request_class` for all
+requests together, never for an average of several. A simulated run carries `simulated="true"`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from exporters.blocks import COMPARED, LEVELS_COMPARED
+from exporters.columns import ABSENT, OUTCOMES, Bools, Columns
 from exporters.compare import Comparison
-from exporters.histogram import EDGES_S, LatencyHistogram
-from exporters.quantiles import LEVELS, enough
+from exporters.facts import Facts
+from exporters.histogram import LatencyHistogram
+from exporters.quantiles import LEVELS, Floats
+from exporters.record import RequestRecord
+from exporters.run import Run
+from exporters.summary import good_requests
 
 HISTOGRAMS = ("ttft", "itl", "tpot", "e2e", "send_lag")
-# A Prometheus quantile is no finer than these buckets; each is below 26 % wide from 1 ms to 60 s.
-BOUNDS_S = tuple(float(f"{1e-3 * 10 ** (i / 10):.3g}") for i in range(-10, 49))
+BOUNDS_S: tuple[float, ...] = tuple(
+    round(step * 10.0**exponent, 6)
+    for exponent in range(-4, 2)
+    for step in (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    if not (exponent == 1 and step > 6)
+)
+"""Upper bounds, seconds: ten a decade, from 0.1 ms to 60 s, so that a quantile read off them is within a fifth."""
+WHOLE = ""
+"""The `request_class` of figures that stand for all classes together; no class can have that name."""
+_MEASURED = tuple(dict.fromkeys((*HISTOGRAMS, *COMPARED)))
+_ABOUT = {
+    "ttft": "Request handed to the kernel to the arrival of the first token event",
+    "itl": "Gap between consecutive token events of one request",
+    "tpot": "(last token event - first) / (output tokens - 1), one value a request",
+    "e2e": "Request handed to the kernel to the end of its stream",
+    "send_lag": "Actual send after the scheduled one (open loop)",
+}
+_BOUNDS = np.array(BOUNDS_S)
+Labels = dict[str, str]
 
 
-@dataclass
-class ClassCounts:
-    """One request class so far: `latencies` by metric (`ttft`, `itl`, …), requests by (outcome, error kind), tokens."""
+class _Tally:
+    """One latency of one class: counts at the bounds, and the fine histogram."""
 
-    latencies: Mapping[str, LatencyHistogram] = field(default_factory=dict)
-    requests: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    output_tokens: int = 0
-    prompt_tokens: int = 0
+    def __init__(self) -> None:
+        self.at_bounds = np.zeros(len(BOUNDS_S) + 1, dtype=np.int64)
+        self.fine = LatencyHistogram()
 
-
-class LiveState(Protocol):
-    """What is read at each scrape. `classes` by name; `comparison` only where there is a baseline."""
-
-    workload: str
-    label: str
-    simulated: bool
-    classes: Mapping[str, ClassCounts]
-    in_flight: int
-    workers: int
-    valid: bool
-    goodput_ratio: float | None
-    comparison: Comparison | None
+    def add(self, values: Floats) -> None:
+        if values.size:
+            # A value equal to a bound belongs below it: `le` means at most.
+            slots = np.searchsorted(_BOUNDS, values, side="left")
+            self.at_bounds += np.bincount(slots, minlength=self.at_bounds.size)
+            self.fine.add(values)
 
 
-class TailgateCollector(Collector):
-    """Yields the families. A quantile that rests on fewer than ten observations beyond it is left out."""
+class RunMetrics(Collector):
+    """The metrics of one run. Not for several threads at once: the master's greenlets, or one program.
 
-    def __init__(self, state: LiveState) -> None:
-        self._state = state
+    `meta` is the run's `run.json`. Feed it with `observe` as records come in, and with the `set_…` methods.
+    """
 
-    def describe(self) -> Sequence[Metric]:
-        """Nothing: registering must not scrape."""
-        return []
+    def __init__(self, meta: Mapping[str, Any]) -> None:
+        facts = Facts(meta)
+        self._facts = facts
+        self._labels: Labels = {"workload": facts.workload or "", "label": str(meta.get("label") or "")}
+        if facts.simulated:
+            self._labels["simulated"] = "true"
+        self._tallies: dict[tuple[str, str], _Tally] = {}
+        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._tokens: Counter[tuple[str, str]] = Counter()
+        self._good: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
+        self._gauges: dict[str, float] = {}
+        self._comparison: Comparison | None = None
+        self._baseline: dict[tuple[str, str], float] = {}
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+
+    @classmethod
+    def of(cls, run: Run) -> RunMetrics:
+        """Those of a stored run."""
+        made = cls(run.meta)
+        made._take(run.columns)
+        made.set_state(valid=run.valid, workers=len(run.columns.workers), in_flight=0)
+        return made
+
+    def observe(self, records: Iterable[RequestRecord]) -> None:
+        """Counts finished requests, each of which must come once."""
+        self._take(Columns.of(records))
+
+    def set_state(self, *, in_flight: int | None = None, workers: int | None = None, valid: bool | None = None) -> None:
+        """What is known of the fleet; None leaves a figure as it is."""
+        given = {"in_flight": in_flight, "workers": workers, "measurement_valid": valid}
+        self._gauges |= {name: float(value) for name, value in given.items() if value is not None}
+
+    def set_baseline(self, quantiles: Mapping[tuple[str, str], float]) -> None:
+        """The baseline's figures, by metric and level, like ("ttft", "p95"): seconds."""
+        self._baseline = dict(quantiles)
+
+    def set_comparison(self, comparison: Comparison) -> None:
+        """The latest comparison with the baseline; a refused one clears what was said before."""
+        self._comparison = None if comparison.refused else comparison
+
+    def exposition(self) -> tuple[bytes, str]:
+        """The page in Prometheus' text format, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def wsgi_app(self, environ: Mapping[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        """`/metrics` as a WSGI application, for a gevent or wsgiref server of its own port."""
+        if environ.get("PATH_INFO", "/") not in ("/", "/metrics"):
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"metrics are at /metrics\n"]
+        page, kind = self.exposition()
+        start_response("200 OK", [("Content-Type", kind), ("Content-Length", str(len(page)))])
+        return [page]
 
     def collect(self) -> Iterator[Metric]:
-        """All families as they stand now."""
-        state = self._state
-        run = {"workload": state.workload, "label": state.label}
-        if state.simulated:
-            run["simulated"] = "true"
-        classes = {name: (run | {"request_class": name}, counts) for name, counts in sorted(state.classes.items())}
-        yield from self._latencies(classes)
-        yield self._quantiles(classes)
-        yield from self._counters(classes)
-        for name, about, value in (
-            ("in_flight", "Requests being answered now", float(state.in_flight)),
-            ("workers", "Load generating workers", float(state.workers)),
-            (
-                "measurement_valid",
-                "1 while the client's own measurements allow trust in these figures",
-                float(state.valid),
-            ),
-            ("goodput_ratio", "Share of requests that met every objective", state.goodput_ratio),
-        ):
-            if value is not None:
-                yield _gauge(name, about, run, [({}, value)])
-        if state.comparison is not None:
-            yield from self._against_baseline(run, state.comparison)
+        """All families, for `prometheus_client`."""
+        yield from self._histograms()
+        yield self._quantiles()
+        yield from self._counters()
+        yield from self._fleet()
+        yield from self._against_baseline()
 
-    def _latencies(self, classes: Mapping[str, tuple[dict[str, str], ClassCounts]]) -> Iterator[Metric]:
-        for metric in HISTOGRAMS:
-            held = [
-                (labels, counts.latencies[metric]) for labels, counts in classes.values() if metric in counts.latencies
-            ]
-            if not held:
+    def _take(self, columns: Columns) -> None:
+        inside = columns.in_window
+        good = good_requests(columns, self._facts)
+        for code, name in enumerate(columns.classes):
+            chosen = inside & (columns.class_code == code)
+            if not chosen.any():
                 continue
-            names = list(held[0][0])
-            family = HistogramMetricFamily(
-                f"tailgate_{metric}_seconds", f"{metric} as the client measured it", labels=names
-            )
-            for labels, histogram in held:
-                family.add_metric([labels[n] for n in names], _buckets(histogram), histogram.total_s)
+            for metric in _MEASURED:
+                values = columns.values(f"{metric}_s", chosen)
+                for request_class in (name, WHOLE):
+                    self._tallies.setdefault((metric, request_class), _Tally()).add(values)
+            self._count(columns, chosen, name, good)
+
+    def _count(self, columns: Columns, chosen: Bools, name: str, good: Bools | None) -> None:
+        for position in np.flatnonzero(chosen):
+            outcome = OUTCOMES[columns.outcome[position]]
+            error = (columns.errors[position] or "unknown") if outcome == "failed" else ""
+            self._requests[(name, outcome, error)] += 1
+        self._sent[name] += int(chosen.sum())
+        if good is not None:
+            self._good[name] += int((chosen & good).sum())
+        for what in ("output", "prompt"):
+            tokens = getattr(columns, f"{what}_tokens")[chosen & columns.ok]
+            self._tokens[(name, what)] += int(tokens[tokens != ABSENT].sum())
+
+    def _family(self, kind: type[Any], name: str, about: str, more: Sequence[str] = ()) -> Any:
+        return kind(f"tailgate_{name}", about, labels=[*self._labels, *more])
+
+    def _values(self, *more: str) -> list[str]:
+        return [*self._labels.values(), *more]
+
+    def _histograms(self) -> Iterator[Metric]:
+        for metric in HISTOGRAMS:
+            family = self._family(HistogramMetricFamily, f"{metric}_seconds", _ABOUT[metric], ["request_class"])
+            for (name, request_class), tally in sorted(self._tallies.items()):
+                if name == metric and request_class != WHOLE and tally.fine.count:
+                    upto = np.cumsum(tally.at_bounds).tolist()
+                    buckets = [(f"{bound:g}", n) for bound, n in zip(BOUNDS_S, upto, strict=False)]
+                    buckets.append(("+Inf", upto[-1]))
+                    family.add_metric(self._values(request_class), buckets, sum_value=tally.fine.total_s)
             yield family
 
-    def _quantiles(self, classes: Mapping[str, tuple[dict[str, str], ClassCounts]]) -> Metric:
-        rows = []
-        base: dict[str, str] = {}
-        for labels, counts in classes.values():
-            base = base or {k: v for k, v in labels.items() if k != "request_class"}
-            for metric, histogram in counts.latencies.items():
-                told = {name: level for name, level in LEVELS.items() if enough(histogram.count, level)}
-                for level, value in zip(told.values(), histogram.quantiles(told.values()), strict=True):
-                    extra = {"request_class": labels["request_class"], "metric": metric, "quantile": f"{level:g}"}
-                    rows.append((extra, float(value)))
-        return _gauge("quantile_seconds", "Latency quantiles, at most 0.4 % off", base, rows)
-
-    def _counters(self, classes: Mapping[str, tuple[dict[str, str], ClassCounts]]) -> Iterator[Metric]:
-        names = list(next(iter(classes.values()))[0]) if classes else []
-        requests = CounterMetricFamily(
-            "tailgate_requests", "Requests by how they ended", labels=[*names, "outcome", "error"]
+    def _quantiles(self) -> Metric:
+        family = self._family(
+            GaugeMetricFamily,
+            "quantile_seconds",
+            "A latency's quantile over the whole window, where at least ten observations lie beyond it",
+            ["request_class", "metric", "quantile"],
         )
-        output = CounterMetricFamily("tailgate_output_tokens", "Tokens received", labels=names)
-        prompt = CounterMetricFamily("tailgate_prompt_tokens", "Tokens sent", labels=names)
-        for labels, counts in classes.values():
-            values = [labels[n] for n in names]
-            for (outcome, error), count in sorted(counts.requests.items()):
-                requests.add_metric([*values, outcome, error], count)
-            output.add_metric(values, counts.output_tokens)
-            prompt.add_metric(values, counts.prompt_tokens)
-        yield from (requests, output, prompt)
+        for (metric, request_class), tally in sorted(self._tallies.items()):
+            found = tally.fine.statistics()
+            for level, share in LEVELS.items():
+                value = found[level]
+                if value is not None:
+                    family.add_metric(self._values(request_class, metric, f"{share:g}"), value)
+        return family
 
-    def _against_baseline(self, run: dict[str, str], comparison: Comparison) -> Iterator[Metric]:
-        quantiles = [m for m in comparison.metrics if m.unit == "s" and m.effect is not None and m.base is not None]
-        split = [
-            (m, dict(zip(("metric", "quantile"), m.name.rsplit("_p", 1), strict=True)))
-            for m in quantiles
-            if "adjusted" not in m.name
-        ]
-        named = [
-            (m, {"metric": labels["metric"], "quantile": f"{float('0.' + labels['quantile']):g}"})
-            for m, labels in split
-        ]
-        yield _gauge(
-            "baseline_quantile_seconds",
-            "The baseline's quantiles",
-            run,
-            [(extra, m.base) for m, extra in named if m.base],
+    def _counters(self) -> Iterator[Metric]:
+        requests = self._family(
+            CounterMetricFamily,
+            "requests",
+            "Requests that ended, by outcome and kind of error",
+            ["request_class", "outcome", "error"],
         )
-        for name, about, pick in (
-            ("baseline_ratio", "This run's quantile over the baseline's", "ratio"),
-            ("baseline_ratio_low", "Lower end of the ratio's 95 % interval", "low"),
-            ("baseline_ratio_high", "Upper end of the ratio's 95 % interval", "high"),
-        ):
-            yield _gauge(name, about, run, [(extra, getattr(m, pick)) for m, extra in named])
-        worse = [({"metric": m.name}, float(m.verdict == "worse")) for m in comparison.gated]
-        yield _gauge("regression", "1 where a gated metric is worse than the baseline's", run, worse)
+        for key, count in sorted(self._requests.items()):
+            requests.add_metric(self._values(*key), count)
+        yield requests
+        for what in ("output", "prompt"):
+            tokens = self._family(
+                CounterMetricFamily,
+                f"{what}_tokens",
+                f"{what.title()} tokens of requests that succeeded",
+                ["request_class"],
+            )
+            for (name, kind), count in sorted(self._tokens.items()):
+                if kind == what:
+                    tokens.add_metric(self._values(name), count)
+            yield tokens
 
+    def _fleet(self) -> Iterator[Metric]:
+        goodput = self._family(
+            GaugeMetricFamily, "goodput_ratio", "Share of all requests sent that met every objective", ["request_class"]
+        )
+        if self._facts.slo:
+            for name, sent in sorted(self._sent.items()):
+                goodput.add_metric(self._values(name), self._good[name] / sent)
+            if sum(self._sent.values()):
+                goodput.add_metric(self._values(WHOLE), sum(self._good.values()) / sum(self._sent.values()))
+        yield goodput
+        about = {
+            "in_flight": "Requests sent and not ended",
+            "workers": "Load generators that take part",
+            "measurement_valid": "1 while the client keeps up with what it measures, else 0",
+        }
+        for name, text in about.items():
+            gauge = self._family(GaugeMetricFamily, name, text)
+            if name in self._gauges:
+                gauge.add_metric(self._values(), self._gauges[name])
+            yield gauge
 
-def _gauge(name: str, about: str, run: Mapping[str, str], rows: Sequence[tuple[Mapping[str, str], float]]) -> Metric:
-    extra = list(rows[0][0]) if rows else []
-    family = GaugeMetricFamily(f"tailgate_{name}", about, labels=[*run, *extra])
-    for labels, value in rows:
-        family.add_metric([*run.values(), *(labels[n] for n in extra)], value)
-    return family
-
-
-def _buckets(histogram: LatencyHistogram) -> list[tuple[str, float]]:
-    """Cumulated counts up to each bound; a bucket of ours that straddles a bound counts above it."""
-    cumulated = np.concatenate(([0], np.cumsum(histogram.counts)))
-    upto = np.searchsorted(EDGES_S, BOUNDS_S, side="right") - 1
-    rows = [(f"{bound:g}", float(cumulated[at])) for bound, at in zip(BOUNDS_S, upto, strict=True)]
-    return [*rows, ("+Inf", float(cumulated[-1]))]
+    def _against_baseline(self) -> Iterator[Metric]:
+        known = dict(self._baseline)
+        figures = [] if self._comparison is None else self._comparison.metrics
+        for figure in figures:
+            metric, _, level = figure.name.partition("_")
+            if level in LEVELS_COMPARED and figure.base is not None:
+                known.setdefault((metric, level), figure.base)
+        quantiles = self._family(
+            GaugeMetricFamily, "baseline_quantile_seconds", "The baseline's quantile", ["metric", "quantile"]
+        )
+        for (metric, level), value in sorted(known.items()):
+            quantiles.add_metric(self._values(metric, f"{LEVELS[level]:g}"), value)
+        yield quantiles
+        about = {
+            "baseline_ratio": ("ratio", "This run's figure divided by the baseline's"),
+            "baseline_ratio_low": ("low", "Lower end of the 95 % interval of baseline_ratio"),
+            "baseline_ratio_high": ("high", "Upper end of the 95 % interval of baseline_ratio"),
+        }
+        for name, (attribute, text) in about.items():
+            gauge = self._family(GaugeMetricFamily, name, text, ["metric"])
+            for figure in figures:
+                value = getattr(figure, attribute)
+                if value is not None and not figure.is_difference:
+                    gauge.add_metric(self._values(figure.name), value)
+            yield gauge
+        regression = self._family(
+            GaugeMetricFamily, "regression", "1 where the gate calls the figure worse than the baseline's", ["metric"]
+        )
+        for figure in figures:
+            if figure.gated:
+                regression.add_metric(self._values(figure.name), float(figure.verdict == "worse"))
+        yield regression
