@@ -16,6 +16,7 @@ from tailgate.exits import BadInput, run_command
 PARTS = {
     "reading": "what reading a stream's bytes costs",
     "client_clocks": "how true each clock is, and what it costs",
+    "suite_load": "the whole suite under Locust, against the truth",
     "client_many": "thousands of slow streams in one process",
     "engine_lateness": "how late the embedded engine writes",
     "engine_calibration": "the embedded engine against published silicon",
