@@ -153,7 +153,7 @@ def test_every_option_may_be_empty_as_the_web_form_sends_it() -> None:
     ],
 )
 def test_the_warm_up_leaves_room_for_the_run(options: dict[str, Any], expected: float) -> None:
-    assert read_settings({"workload": "chat-short"} | options).warmup_s == expected
+    assert read_settings({"workload": "chat-and-documents"} | options).warmup_s == expected
 
 
 def test_the_drain_follows_locusts_stop_timeout() -> None:
