@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 import struct
+import sys
 import time
 from array import array
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 LARGEST_READ = 256 * 1024
 _STAMP = struct.Struct("qq")  # struct timespec, as SCM_TIMESTAMPNS carries it
 _ROOM_FOR_STAMP = _socket.CMSG_SPACE(_STAMP.size) if hasattr(_socket, "CMSG_SPACE") else 0
+_ACKNOWLEDGED = struct.Struct("120xQ")  # tcpi_bytes_acked in struct tcp_info (linux/tcp.h; RFC 4898 names the count)
+_TCP_INFO = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
 _SAMPLED = 31  # one read in 32, chosen by the last bits of its time, is compared with the time of reading
 # One buffer for all reads: the hub reads one socket at a time, and what was read is copied out at its own size.
 _buffer = bytearray(LARGEST_READ)
@@ -56,15 +59,18 @@ class CannotConnect(Exception):
 
 class Connection:
     """A connected socket. `taken` counts the raw bytes read so far; `reads` holds, flat, (`taken`, time in ns) for each
-    read of the current response, the time being the kernel's receive time where the clock asked for it. `trace` is what
-    the clock keeps of it."""
+    read of the current response, the time being the kernel's receive time where the clock asked for it. `given` counts
+    the bytes handed to the kernel, `acknowledged_at_end` is `acknowledged` when the other end had closed. `trace` is
+    what the clock keeps of it."""
 
     __slots__ = (
         "_recvmsg_into",
         "_writing",
+        "acknowledged_at_end",
         "clock",
         "codec",
         "fd",
+        "given",
         "open",
         "reads",
         "receiver",
@@ -80,7 +86,8 @@ class Connection:
         self.codec = codec
         self.receiver: Receiver | None = None
         self.reads = array("q")
-        self.taken = 0
+        self.taken = self.given = 0
+        self.acknowledged_at_end: int | None = None
         self.open = True
         self.trace: Any = None
         self._writing = False
@@ -124,8 +131,17 @@ class Connection:
             # Idle, yet there is more than TLS's own housekeeping: whatever it answers, it is no request of ours.
             self.close()
 
+    def acknowledged(self) -> int | None:
+        """How many bytes the other end's kernel has confirmed since the connection began; None where nobody tells."""
+        if _TCP_INFO is None:
+            return None
+        info = self.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _ACKNOWLEDGED.size)
+        return int(_ACKNOWLEDGED.unpack(info)[0]) if len(info) == _ACKNOWLEDGED.size else None
+
     def _ended(self, failure: Failure | None) -> None:
         receiver = self.receiver
+        if receiver:
+            self.acknowledged_at_end = self.acknowledged()
         self.close()
         if receiver:
             receiver.closed(failure)
@@ -152,9 +168,11 @@ class Connection:
         if not self.open:
             raise BrokenPipeError(errno.EPIPE, "closed while sending")
         try:
-            return int(self.sock.send(raw))
+            taken = int(self.sock.send(raw))
         except BlockingIOError:
             return 0
+        self.given += taken
+        return taken
 
     def close(self) -> None:
         if not self.open:

@@ -38,8 +38,10 @@ class Exchange:
     """From `run` to `release`. It is the connection's receiver and a task of the work queue meanwhile."""
 
     __slots__ = (
+        "_acknowledged_before",
         "_asked",
         "_closed",
+        "_closed_in_order",
         "_failure",
         "_last_read",
         "_over",
@@ -49,25 +51,31 @@ class Exchange:
         "_started",
         "_timeouts",
         "_timer",
+        "_unsent",
         "_waiter",
         "_work",
+        "answered",
         "bytes_read",
         "connection",
         "ended_ns",
         "sent_ns",
     )
 
-    def __init__(self, work: WorkQueue, connection: Connection, asked: Asked, timeouts: Timeouts) -> None:
+    def __init__(
+        self, work: WorkQueue, connection: Connection, asked: Asked, timeouts: Timeouts, *, reused: bool = False
+    ) -> None:
         hub = gevent.get_hub()
         self.connection = connection
         self.bytes_read = 0
+        self.answered = False  # any byte of a response; what was read may have been TLS's own
         self.sent_ns = self.ended_ns = time.time_ns()
         self._work = work
         self._asked = asked
         self._timeouts = timeouts
         self._reading = ResponseReading(asked)
         self._pending: deque[bytes] = deque()
-        self._queued = self._over = self._closed = False
+        self._queued = self._over = self._closed = self._closed_in_order = self._unsent = False
+        self._acknowledged_before = connection.acknowledged() if reused else None
         self._failure: Failure | None = None
         self._started = self._last_read = time.monotonic()
         self._waiter = Waiter(hub)
@@ -75,8 +83,18 @@ class Exchange:
 
     @property
     def went_stale(self) -> bool:
-        """Whether the connection ended before any byte of the response."""
-        return self._closed and not self.bytes_read
+        """Whether the server had closed a reused connection before the request reached it; only that is no failure.
+
+        It has if it closed in order and its kernel confirmed no byte of the request: a request that arrives at a closed
+        socket is never confirmed, and a FIN confirms all that came before it. A reset tells nothing, because the kernel
+        does not look at what a RST confirms: a server that dropped the request may be behind it.
+        """
+        if not self._closed or self.answered:
+            return False
+        before = self._acknowledged_before
+        return self._unsent or (
+            self._closed_in_order and before is not None and self.connection.acknowledged_at_end == before
+        )
 
     def run(self, request: bytes) -> None:
         """Sends `request` and blocks the calling greenlet until its response has ended, one way or another."""
@@ -87,12 +105,14 @@ class Exchange:
         self._started = time.monotonic()
         self.sent_ns = time.time_ns()
         self._set_timer()
+        given = connection.given
         try:
             connection.send(raw, self._timeouts.total)
         except TimeoutError:
             self._end(Failure(TIMEOUT_TOTAL, "the request could not be sent in time"))
         except OSError as error:
             # A server may refuse in mid-request: what it said before it closed counts.
+            self._unsent = connection.given == given
             connection.read()
             self._read_all()
             self._closed = True
@@ -129,7 +149,7 @@ class Exchange:
             self._work.add(self, urgent=ends)
 
     def closed(self, failure: Failure | None) -> None:
-        self._closed, self._failure = True, failure
+        self._closed, self._closed_in_order, self._failure = True, failure is None, failure
         self._work.add(self, urgent=True)
 
     # Called by the work queue, in the hub.
@@ -156,10 +176,13 @@ class Exchange:
             self._pending.appendleft(raw[_PIECE:])
             raw = raw[:_PIECE]
         try:
-            self._reading.feed(self.connection.codec.decode(raw))
+            plain = self.connection.codec.decode(raw)
         except ssl.SSLError as error:
             self._end(from_exception(error, connecting=False))
             return
+        if plain:
+            self.answered = True
+            self._reading.feed(plain)
         if self._reading.complete:
             self._end(None)
 

@@ -30,7 +30,8 @@ class Outcome:
     TTFT (`arrivals_ns[0] - sent_ns`) never includes connection set-up, which is `connect_ns` (None where the connection
     was reused). `arrivals_ns` are the token events'. `late_events` of them had to be given a time later than their
     arrival (reads that held several events; lost stamps). `reading` is None where nothing was sent. An idle connection
-    that the server had closed was replaced where `replaced_stale`; `sent_ns` is then that of the second sending.
+    that the server had closed before the request reached it was replaced where `replaced_stale`; `sent_ns` is then that
+    of the second sending.
     """
 
     sent_ns: int
@@ -165,8 +166,8 @@ class StreamingClient:
         )
 
     def _attempt(self, connection: Connection, request: bytes, asked: Asked, connect_ns: int | None) -> Outcome | None:
-        """One sending; None where a reused connection turned out to have been closed before it could answer."""
-        exchange = Exchange(self._work, connection, asked, self.timeouts)
+        """One sending; None where a reused connection turned out to have been closed before the request reached it."""
+        exchange = Exchange(self._work, connection, asked, self.timeouts, reused=connect_ns is None)
         try:
             exchange.run(request)
             if connect_ns is None and exchange.went_stale:
@@ -184,7 +185,7 @@ class StreamingClient:
         reading = exchange.result()
         connection, clock = exchange.connection, self.clock
         end_ns, arrivals, late = exchange.ended_ns, _NO_TIMES, 0
-        if exchange.bytes_read:
+        if exchange.answered:
             offsets = np.array([*reading.token_ends, reading.end], np.int64)
             times, late = clock.arrivals(connection, connection.codec.raw_offsets(offsets))
             arrivals = times[:-1]
