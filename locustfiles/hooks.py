@@ -81,6 +81,8 @@ def _check_ports(options: Any) -> None:
     if options.master or options.processes:
         mend = "give another with --master-bind-port (and the workers --master-port)"
         _check_port(options.master_bind_host, options.master_bind_port, "port {}, where workers connect,", mend)
+    if port := options.prometheus_port:
+        _check_port("", int(port), "port {} for Prometheus", "give another with --prometheus-port")
     if not options.headless:
         _check_port(options.web_host, options.web_port, "port {} of the web UI", "give another with --web-port")
 
@@ -168,8 +170,12 @@ class _Head:
             mine = _crews[id(environment)] = Crew(environment, _key, lambda: alone.crew_is_done())
             alone = Alone(mine, self._leader.take)
             self._leader.fleet = alone
+        options = environment.parsed_options
         if web_ui is not None:
             announce_starts(web_ui, self._admission)
+            self._leader.metrics.mount(web_ui, getattr(options, "web_base_path", "") or "")
+        if port := getattr(options, "prometheus_port", None):
+            self._leader.metrics.serve(int(port))
         environment.events.test_start.add_listener(self._begin)
         environment.events.test_stopping.add_listener(self._stop)
         environment.events.test_stop.add_listener(self._finish)
@@ -214,6 +220,8 @@ class _Head:
         if course is None or course.summary is None:
             return
         self._shown = console.summary_lines(course.summary, course.store.meta, course.store.directory)
+        if course.comparison is not None:
+            self._shown += ["", *course.comparison.text().splitlines()]
         if not self._headless:
             self._show()
         elif isinstance(self._runner, MasterRunner) and self._runner.worker_count <= 0:

@@ -20,23 +20,29 @@ from gevent.event import Event
 from locust.env import Environment
 
 import tailgate
+from exporters.compare import Comparison
 from exporters.run_store import RunStore
 from locustfiles import engine_page
+from locustfiles.against import compare_with, keep_as
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
 from locustfiles.fleet import Fleet
 from locustfiles.messages import Assignment, Introduction, Report
+from locustfiles.metrics_page import MetricsPage
 from locustfiles.record_share import thin
+from locustfiles.run_facts import (
+    LAUNCH_CONFIG,
+    clock_of,
+    identity,
+    launch_config,
+    notes_of,
+    redacted,
+    sent_in_all,
+)
 from locustfiles.settings import ApiKey, Settings, chosen, fresh_seed, read_settings
 from tailgate.exits import BadInput, Exit, worst
 from workloads import Plan, calibrate_for, make_plan
 
 logger = logging.getLogger(__name__)
-
-LAUNCH_CONFIG = "TAILGATE_LAUNCH_CONFIG"
-"""Environment variable with the path of a JSON file that run.json keeps under `launch`.
-
-Whoever sets it launched the engine and watches it too.
-"""
 
 # A schedule's first requests must not be late before every worker has heard that it began.
 _LEAD_S = 0.25
@@ -59,6 +65,7 @@ class Course:
     ending: bool = False
     ended: Event = field(default_factory=Event)
     summary: dict[str, Any] | None = None
+    comparison: Comparison | None = None
     codes: list[Exit] = field(default_factory=list)
 
 
@@ -70,6 +77,7 @@ class Leader:
         self._key = key
         self._on_all_done = on_all_done
         self.fleet: Fleet
+        self.metrics = MetricsPage()
         self.course: Course | None = None
 
     def begin(self) -> None:
@@ -107,11 +115,12 @@ class Leader:
         self._say(settings, server, seed, crew, store)
         course.start_ns = time.time_ns() + (int(_LEAD_S * 1e9) if settings.arrival.open else 0)
         for name, member in crew.items():
-            course.workers[name] = _identity(member)
+            course.workers[name] = identity(member)
         window = {"start_ns": course.start_ns + int(settings.warmup_s * 1e9), "end_ns": None}
-        store.update_meta(workers=course.workers, clock=_clock_of(crew), window=window, notes=_notes_of(crew))
+        store.update_meta(workers=course.workers, clock=clock_of(crew), window=window, notes=notes_of(crew))
         if server.has_metrics and not os.environ.get(LAUNCH_CONFIG):
             course.watcher = engine_page.watch(api, store.append_engine)
+        self.metrics.begin(store.meta, crew)
         self.fleet.start(run_id, course.start_ns)
 
     def take(self, report: Report) -> None:
@@ -120,6 +129,7 @@ class Leader:
         if course is None or report.run_id != course.run_id or course.summary is not None:
             return
         course.store.append(report.records)
+        self.metrics.observe(report.worker, report.records, report.in_flight)
         known = course.workers.setdefault(report.worker, {})
         known.update({k: v for k, v in msgspec.to_builtins(report.health).items() if v is not None})
         course.bodies[report.worker] = (int(report.bodies_sum, 16), report.bodies_count)
@@ -152,6 +162,9 @@ class Leader:
         if course is None or course.start_ns == 0 or course.summary is not None:
             return None
         self.stop()
+        if course.summary is not None:
+            # Somebody else waited for the same end.
+            return None
         store, stop_ns = course.store, course.stop_ns or time.time_ns()
         window_start = min(course.start_ns + int(course.settings.warmup_s * 1e9), stop_ns)
         for name, why in self.fleet.lost.items():
@@ -161,23 +174,32 @@ class Leader:
         store.update_meta(
             window={"start_ns": window_start, "end_ns": stop_ns},
             workers=course.workers,
-            sent=_sent(course.bodies),
+            sent=sent_in_all(course.bodies),
         )
         summary = store.finish()
+        course.codes = _codes(summary)
+        self._judge(course)
+        self.metrics.end(summary["valid"], course.comparison)
         thin(store.directory, course.settings.records.share)
-        for name, worker in course.workers.items():
-            if "lost" in worker:
-                summary["valid"] = False
-                summary["quality"]["reasons"].append(
-                    f"{name} {worker['lost']}; take its journal and run: python -m exporters recover {store.directory}"
-                )
         course.summary = summary
-        course.codes = list(_codes(summary))
         return course
 
     def exit_code(self) -> Exit:
         """The exit code of the last run that was summed up."""
         return worst(self.course.codes) if self.course is not None else Exit.GOOD
+
+    def _judge(self, course: Course) -> None:
+        """Compares with a baseline and becomes one, where that was asked for; a fault there spoils no run."""
+        settings, directory = course.settings, course.store.directory
+        try:
+            if settings.baseline:
+                course.comparison = compare_with(settings.baseline, directory)
+                course.codes.append(course.comparison.exit_code)
+            if settings.save_baseline:
+                logger.info("baseline saved: %s", keep_as(settings.save_baseline, directory))
+        except BadInput as error:
+            logger.error("%s", error)
+            course.codes.append(Exit.NOT_VALID)
 
     def _host(self) -> str | None:
         classes = self._environment.user_classes
@@ -259,7 +281,7 @@ class Leader:
             "simulated": server.engine.simulated,
             "prompt_lengths": plan.calibration.note,
             "bodies_sha256": plan.bodies_sha256(),
-            "launch": _launch_config(),
+            "launch": launch_config(),
         }
 
     def _say(
@@ -277,7 +299,7 @@ class Leader:
             server.url,
             " - SIMULATED" if engine.simulated else "",
         )
-        for note in _notes_of(crew):
+        for note in notes_of(crew):
             logger.info("%s", note)
         logger.info("run directory: %s", store.directory)
 
@@ -289,31 +311,6 @@ def ask_server(settings: Settings, host: str | None, key: ApiKey) -> tuple[Api, 
     return api, discover(api, settings.model, sorted(others))
 
 
-def redacted(argv: list[str]) -> list[str]:
-    """The command line without what might be a secret: values of --api-key…, and credentials inside a URL."""
-    kept: list[str] = []
-    hide_next = False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        secret = name.startswith("--api-k") or name in ("--web-login-password", "--tls-key")
-        if hide_next:
-            kept.append("REDACTED")
-        elif secret and equals:
-            kept.append(f"{name}=REDACTED")
-        else:
-            kept.append(_without_credentials(word))
-        hide_next = secret and not equals and not hide_next
-    return kept
-
-
-def _without_credentials(word: str) -> str:
-    scheme, separator, rest = word.partition("://")
-    authority = rest.split("/", 1)[0]
-    if not separator or "@" not in authority:
-        return word
-    return f"{scheme}://REDACTED@{rest[rest.rindex('@', 0, len(authority)) + 1 :]}"
-
-
 def _counter(settings: Settings, api: Api, server: Server) -> Any:
     """Who counts tokens: the file that was named, else the server, else nobody (words)."""
     if settings.tokenizer:
@@ -321,47 +318,6 @@ def _counter(settings: Settings, api: Api, server: Server) -> Any:
 
         return TokenizerFile(settings.tokenizer)
     return ServerTokens.of(api, server.model)
-
-
-def _launch_config() -> dict[str, Any] | None:
-    path = os.environ.get(LAUNCH_CONFIG)
-    if not path:
-        return None
-    try:
-        found = msgspec.json.decode(Path(path).read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise BadInput(f"{LAUNCH_CONFIG}: {path} cannot be read ({error})", "point it to a JSON file") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{LAUNCH_CONFIG}: {path} holds no JSON object", "point it to one that does")
-    return found
-
-
-def _identity(member: Introduction) -> dict[str, Any]:
-    return {
-        "host": member.host,
-        "version": member.version,
-        "python": member.python,
-        "clock": member.clock,
-        "clock_offset_s": member.clock_offset_s,
-    }
-
-
-def _clock_of(crew: dict[str, Introduction]) -> str:
-    """The worst of the workers' clocks: a run is as good as that."""
-    order = ("user", "kernel", "wire")
-    return min((member.clock for member in crew.values()), key=order.index)
-
-
-def _notes_of(crew: dict[str, Introduction]) -> list[str]:
-    return list(dict.fromkeys(note for member in crew.values() for note in member.notes))
-
-
-def _sent(bodies: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """What was really sent, in a form that does not depend on the order or on who sent it."""
-    return {
-        "count": sum(count for _, count in bodies.values()),
-        "bodies_sum": f"{sum(total for total, _ in bodies.values()) % 2**256:064x}",
-    }
 
 
 def _codes(summary: dict[str, Any]) -> list[Exit]:

@@ -76,7 +76,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("--extra-body", "JSON object merged into every request body", "JSON"),
     Option("--clock", "what tells an event's time", choices=("auto", "wire", "kernel", "user"), default="auto"),
     Option("--itl-events", "fire a request event for every gap too (costly; see README)", switch=True),
-    Option("--prometheus-port", "serve /metrics on this port when headless", "PORT", in_web_form=False),
+    Option("--prometheus-port", "serve /metrics here too (the web UI has it)", "PORT", in_web_form=False),
     Option("--api-key-file", "file that holds the API key (else OPENAI_API_KEY)", "FILE", in_web_form=False),
 )
 

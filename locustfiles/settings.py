@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from locustfiles.against import check_baseline
 from locustfiles.client.stream import Timeouts
 from locustfiles.client.tls import TlsOptions
 from locustfiles.options import AS_WORKLOAD, ENTRY, OPTIONS
@@ -120,7 +121,8 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         prometheus_port=text.port("prometheus_port"),
     )
     _check_together(settings, run_time_s)
-    _check_available(settings)
+    if settings.baseline:
+        check_baseline(settings.baseline)
     return settings
 
 
@@ -295,17 +297,6 @@ def _json_object(value: str | None) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise BadInput("--extra-body: not a JSON object", 'write one like {"top_k": 1}')
     return found
-
-
-def _check_available(settings: Settings) -> None:
-    """What is declared, so that nobody finds it ignored, and cannot be done yet."""
-    for value, flag in (
-        (settings.baseline, "--baseline"),
-        (settings.save_baseline, "--save-baseline"),
-        (settings.prometheus_port, "--prometheus-port"),
-    ):
-        if value is not None:
-            raise BadInput(f"{flag} is not available yet", "leave it out; python -m exporters compares runs")
 
 
 def _check_together(settings: Settings, run_time_s: float) -> None:

@@ -87,8 +87,8 @@ def test_a_killed_worker_is_named_and_the_run_ends_by_itself(server: Running, sm
     directory = tmp_path / "run"
     options = ("--workload", small, "-u", 6, "-r", 100, "-t", "7s", "--processes", 3)
     process = start(*headless(server.url, directory, *options))
-    _wait_for(lambda: len(list(directory.glob("journals/*"))) == 3)
-    time.sleep(1.5)
+    arrivals = directory / "requests.jsonl"
+    _wait_for(lambda: arrivals.exists() and all(f"worker-{k}" in arrivals.read_text() for k in range(3)))
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     os.kill(children[0], signal.SIGKILL)
     ended = end(process, directory)
@@ -104,8 +104,7 @@ def test_a_killed_worker_is_named_and_the_run_ends_by_itself(server: Running, sm
     assert ended.summary["requests"]["sent"] == len(ended.records)
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("by", "processes"), [(signal.SIGINT, 2), (signal.SIGTERM, 0)])
 def test_an_interrupted_run_is_summed_up(
     server: Running, small: Path, tmp_path: Path, by: signal.Signals, processes: int
 ) -> None:

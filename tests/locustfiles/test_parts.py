@@ -23,9 +23,9 @@ from locustfiles.discovery import Api, discover, server_url
 from locustfiles.engine_page import read_page
 from locustfiles.feed import digest_of, share
 from locustfiles.fleet import REPORT_KEY, Distributed
-from locustfiles.leader import redacted
 from locustfiles.messages import Assignment, Introduction, Report, pack
 from locustfiles.record_share import thin
+from locustfiles.run_facts import redacted
 from locustfiles.settings import ApiKey, chosen, read_settings
 from tailgate.exits import BadInput
 

@@ -1,0 +1,31 @@
+"""A finished run beside a baseline: what --baseline names, and what --save-baseline keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from exporters import baseline
+from exporters.compare import Comparison, Measurement, compare
+from exporters.run import RUN, Run
+from tailgate.exits import BadInput
+
+
+def check_baseline(name: str) -> None:
+    """Raises `BadInput` where `name` is neither a stored baseline nor a run directory."""
+    if baseline.find(name) is None and not (Path(name) / RUN).is_file():
+        known = [str(kept["name"]) for kept in baseline.listing()]
+        mend = f"known: {', '.join(known)}" if known else "save one with --save-baseline NAME"
+        raise BadInput(f"--baseline: no baseline and no run directory '{name}'", mend)
+
+
+def compare_with(name: str, directory: Path) -> Comparison:
+    """The run in `directory` against the baseline. Raises `BadInput` where either cannot be read."""
+    stored = baseline.find(name)
+    base: Sequence[Run | Measurement] = baseline.load(stored) if stored else [Run.load(name)]
+    return compare(base, [Run.load(directory)])
+
+
+def keep_as(name: str, directory: Path) -> Path:
+    """Saves the run as a baseline; its path. Raises `BadInput` where the run is not valid."""
+    return baseline.save([Run.load(directory)], name)

@@ -1,0 +1,87 @@
+"""What `run.json` says of a run beside its options: the command, who took part, what was sent, what was launched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from locustfiles.messages import Introduction
+from tailgate.exits import BadInput
+
+LAUNCH_CONFIG = "TAILGATE_LAUNCH_CONFIG"
+"""Environment variable with the path of a JSON file that run.json keeps under `launch`.
+
+Whoever sets it launched the engine and watches it too.
+"""
+
+
+def redacted(argv: list[str]) -> list[str]:
+    """The command line without what might be a secret: values of --api-key…, and credentials inside a URL."""
+    kept: list[str] = []
+    hide_next = False
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        secret = name.startswith("--api-k") or name in ("--web-login-password", "--tls-key")
+        if hide_next:
+            kept.append("REDACTED")
+        elif secret and equals:
+            kept.append(f"{name}=REDACTED")
+        else:
+            kept.append(_without_credentials(word))
+        hide_next = secret and not equals and not hide_next
+    return kept
+
+
+def _without_credentials(word: str) -> str:
+    scheme, separator, rest = word.partition("://")
+    authority = rest.split("/", 1)[0]
+    if not separator or "@" not in authority:
+        return word
+    return f"{scheme}://REDACTED@{rest[rest.rindex('@', 0, len(authority)) + 1 :]}"
+
+
+def launch_config() -> dict[str, Any] | None:
+    """What whoever launched the engine left for us; None where nobody did. Raises `BadInput`."""
+    path = os.environ.get(LAUNCH_CONFIG)
+    if not path:
+        return None
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadInput(f"{LAUNCH_CONFIG}: {path} cannot be read ({error})", "point it to a JSON file") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{LAUNCH_CONFIG}: {path} holds no JSON object", "point it to one that does")
+    return found
+
+
+def identity(member: Introduction) -> dict[str, Any]:
+    """A worker's entry before it has measured anything."""
+    return {
+        "host": member.host,
+        "version": member.version,
+        "python": member.python,
+        "clock": member.clock,
+        "clock_offset_s": member.clock_offset_s,
+    }
+
+
+def clock_of(crew: dict[str, Introduction]) -> str:
+    """The worst of the workers' clocks: a run is as good as that."""
+    order = ("user", "kernel", "wire")
+    return min((member.clock for member in crew.values()), key=order.index)
+
+
+def notes_of(crew: dict[str, Introduction]) -> list[str]:
+    """What the workers have to say, each sentence once."""
+    return list(dict.fromkeys(note for member in crew.values() for note in member.notes))
+
+
+def sent_in_all(bodies: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """What was really sent, in a form that does not depend on the order or on who sent it."""
+    return {
+        "count": sum(count for _, count in bodies.values()),
+        "bodies_sum": f"{sum(total for total, _ in bodies.values()) % 2**256:064x}",
+    }
