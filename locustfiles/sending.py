@@ -12,7 +12,7 @@ from gevent.lock import Semaphore
 
 from exporters.quality import WorkerHealth
 from locustfiles.client.clock import Clock
-from locustfiles.client.errors import CONNECT, RESET, TIMEOUT_CONNECT
+from locustfiles.client.errors import CONNECT, EMPTY, RESET, TIMEOUT_CONNECT
 from locustfiles.client.reading import Asked
 from locustfiles.client.stream import Cancelled, Outcome, StreamingClient
 from locustfiles.feed import Feed, Ticket
@@ -22,7 +22,10 @@ from workloads import Plan
 
 logger = logging.getLogger(__name__)
 
-_AGAIN = frozenset({CONNECT, TIMEOUT_CONNECT, RESET, "http_408", "http_429", "http_500", "http_502", "http_503"})
+# After these the same request may well succeed: a busy server, a lost connection.
+_AGAIN = frozenset(
+    {CONNECT, TIMEOUT_CONNECT, RESET, EMPTY, *(f"http_{status}" for status in (408, 429, 500, 502, 503, 504))}
+)
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _KILL_S = 5.0

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import gevent
@@ -206,10 +206,8 @@ def test_under_tls_a_request_that_was_read_and_dropped_has_failed(certificate: P
         if with_notice:
             connection.settimeout(0.2)
             assert isinstance(connection, ssl.SSLSocket)
-            try:
+            with suppress(OSError):
                 connection.unwrap()
-            except OSError:
-                pass
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "pem", certificate / "key")
