@@ -43,7 +43,12 @@ def in_order(starts: Int64s, ends: Int64s, times_ns: Int64s, base: int) -> Arriv
     """Arrivals of the bytes past offset `base`, from the segments [start, end) in the order of their capture."""
     if len(starts) and starts[0] == base and bool((starts[1:] == ends[:-1]).all()):
         return Arrivals(ends, times_ns)
-    return _reordered(starts, ends, times_ns, base)
+    edge = np.maximum.accumulate(np.concatenate([[base], ends]))[:-1]
+    new = ends > edge
+    if (starts[new] > edge[new]).any():
+        return _reordered(starts, ends, times_ns, base)
+    # What ends at or before `base` belongs to an earlier response, which has counted it.
+    return Arrivals(ends[new], times_ns[new], repeated=int(np.count_nonzero(~new & (ends > base))))
 
 
 def _reordered(starts: Int64s, ends: Int64s, times_ns: Int64s, base: int) -> Arrivals:
@@ -52,7 +57,6 @@ def _reordered(starts: Int64s, ends: Int64s, times_ns: Int64s, base: int) -> Arr
     found: list[tuple[int, int, bool]] = []
     for start, end, time_ns in zip(starts.tolist(), ends.tolist(), times_ns.tolist(), strict=True):
         if end <= edge:
-            # What ends at or before `base` belongs to an earlier response, which has counted it.
             repeated += end > base
         elif start > edge:
             heapq.heappush(ahead, (start, end, time_ns))
