@@ -1,0 +1,128 @@
+"""What the engine says of itself: read from a real page, and scraped through failures."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.vllm_launch.commands import eventually
+from vllm_launch.engine_metrics import Scraper, read_cache_config, read_sample
+
+PAGE = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 4.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="tiny"} 0.75
+# TYPE vllm:request_success counter
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 5.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 6.0
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1",model_name="tiny"} 7.0
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 8.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 8.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="tiny"} 1.5
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1024"} 1.0
+"""
+
+
+@contextmanager
+def pages(answers: list[tuple[int, str]]) -> Iterator[str]:
+    """A server that answers each scrape with the next of `answers`, then with the last."""
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, text = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def samples(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def test_engines_add_up_but_for_the_cache_which_is_as_full_as_the_fullest() -> None:
+    sample = read_sample(PAGE, 17)
+    missing = sample.pop("missing")
+    assert sample == {
+        "time_ns": 17,
+        "running": 7.0,
+        "waiting": 2.0,
+        "kv_cache_usage": 0.75,
+        "requests_done_total": 11.0,
+        "ttft_s_sum": 1.5,
+        "ttft_s_count": 8.0,
+    }
+    assert "preemptions_total" in missing
+    assert "itl_s_sum" in missing
+    assert not set(missing) & sample.keys()
+
+
+def test_the_cache_is_described_where_the_engine_does_so() -> None:
+    assert read_cache_config(PAGE) == {"block_size": "16", "engine": "0", "num_gpu_blocks": "1024"}
+    assert read_cache_config("") == {}
+
+
+def test_failed_scrapes_are_samples_too_and_do_not_end_the_scraping(tmp_path: Path) -> None:
+    answers = [(200, PAGE), (503, "busy"), (200, "not { a page\n"), (200, ""), (200, PAGE)]
+    path = tmp_path / "engine.jsonl"
+    with pages(answers) as url, Scraper(url, path, interval_s=0.05) as scraper:
+        eventually(lambda: len(samples(path)) >= 6, "six samples")
+    found = samples(path)
+    assert found[0]["running"] == 7.0
+    assert found[1]["error"] == "/metrics: HTTP 503: busy"
+    assert "error" in found[2]
+    assert "running" not in found[3]
+    assert "running" in found[3]["missing"]
+    assert found[4]["running"] == 7.0
+    assert scraper.failures == 2
+    times = [sample["time_ns"] for sample in found]
+    assert times == sorted(times)
+
+
+def test_an_engine_that_is_gone_is_scraped_on(tmp_path: Path) -> None:
+    with pages([(200, PAGE)]) as url:
+        pass
+    path = tmp_path / "engine.jsonl"
+    with Scraper(url, path, interval_s=0.05):
+        eventually(lambda: len(samples(path)) >= 3, "three samples")
+    assert all("refused" in sample["error"] for sample in samples(path))
+
+
+def test_samples_wait_for_the_run_directory_and_none_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "engine.jsonl"
+    with pages([(200, PAGE)]) as url, Scraper(url, path, interval_s=0.03) as scraper:
+        eventually(lambda: scraper.latest, "a first sample")
+        first = scraper.latest["time_ns"]
+        assert not path.parent.exists(), "making the run directory is the load test's affair"
+        path.parent.mkdir()
+        eventually(lambda: samples(path), "they are written")
+    found = samples(path)
+    assert found[0]["time_ns"] <= first
+    assert len({sample["time_ns"] for sample in found}) == len(found)
