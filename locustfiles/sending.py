@@ -160,12 +160,11 @@ class Sender:
 
     def _send(self, ticket: Ticket, attempt: int) -> Outcome:
         planned = ticket.planned
-        item = self._plan.workload.classes[planned.request_class]
         asked = Asked(
             endpoint=planned.endpoint,
             stream=self._stream,
+            min_tokens=planned.demanded_tokens,
             max_tokens=planned.output_tokens,
-            ignore_eos=item.exact_output,
             keep_text=self._keep_text,
         )
         scheduled_ns = None

@@ -10,7 +10,7 @@ from typing import Any
 from tailgate.exits import BadInput
 from tailgate.objectives import Objective
 from workloads.arrivals import ArrivalSpec, ClosedLoop, make_schedule
-from workloads.bodies import BodyOptions, encode_body
+from workloads.bodies import BodyOptions, demanded_tokens, encode_body
 from workloads.prompts import Prompt, Prompter
 from workloads.sources import Design, Source
 from workloads.sources.mix import Mix
@@ -23,7 +23,10 @@ _LEAST = 1e-9  # the share of requests that a note about the rarest lengths may 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request, ready to be sent. Token counts are designed ones; `shared_tokens` of the prompt's are shared."""
+    """One request, ready to be sent. Token counts are designed ones; `shared_tokens` of the prompt's are shared.
+
+    `demanded_tokens` is the fewest that a whole answer may have, by what the body forces; 0 where it forces nothing.
+    """
 
     index: int
     request_class: str
@@ -34,6 +37,7 @@ class PlannedRequest:
     scheduled_s: float | None
     slo: tuple[Objective, ...]
     shared_tokens: int = 0
+    demanded_tokens: int = 0
 
 
 class Plan:
@@ -93,6 +97,7 @@ class Plan:
             scheduled_s=self.arrival_s(index),
             slo=self._objectives[design.request_class],
             shared_tokens=shared_tokens,
+            demanded_tokens=demanded_tokens(item, design.output_tokens, self._options),
         )
 
     def bodies_sha256(self, n: int = 1000) -> str:
@@ -161,7 +166,7 @@ class Plan:
 
 def shape_of(item: RequestClass) -> Shape:
     """What the fixed part of the class's prompts depends on."""
-    return Shape(item.endpoint, item.language, bool(item.system_prompt_tokens))
+    return Shape("chat" if item.templated else "completions", item.language, bool(item.system_prompt_tokens))
 
 
 def calibrate_for(workload: Workload, counter: TokenCounter | None) -> Calibration:

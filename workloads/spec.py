@@ -27,7 +27,20 @@ def _plain_name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_plain_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"})]
-_RESERVED = frozenset({"model", "messages", "prompt", "stream", "stream_options", "max_tokens", "min_tokens"})
+_RESERVED = frozenset(
+    {
+        "model",
+        "messages",
+        "prompt",
+        "input",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "min_tokens",
+        "max_output_tokens",
+    }
+)
+_PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
 
 
 class _Spec(BaseModel):
@@ -69,7 +82,7 @@ class RequestClass(_Spec):
     weight: Annotated[float, Field(gt=0, le=1e9)] = Field(
         default=1.0, description="share of requests, relative to the others"
     )
-    endpoint: Literal["chat", "completions"] = "chat"
+    endpoint: Literal["chat", "completions", "responses"] = "chat"
     input_tokens: Length | None = Field(
         None,
         description="the whole prompt as the server counts it: chat template, system prompt and shared text included",
@@ -107,7 +120,7 @@ class RequestClass(_Spec):
 
     @model_validator(mode="after")
     def _coherent(self) -> RequestClass:
-        if self.system_prompt_tokens and self.endpoint != "chat":
+        if self.system_prompt_tokens and not self.templated:
             raise FaultAt(("system-prompt-tokens",), "needs the chat endpoint; use shared-prefix for completions")
         longest = self.input_tokens.at(1 - 1e-9) if self.input_tokens else None
         if longest is not None and longest <= self.shared_tokens:
@@ -120,7 +133,12 @@ class RequestClass(_Spec):
     @property
     def path(self) -> str:
         """The endpoint's path on the server."""
-        return "/v1/chat/completions" if self.endpoint == "chat" else "/v1/completions"
+        return _PATHS[self.endpoint]
+
+    @property
+    def templated(self) -> bool:
+        """Whether prompts are messages that the server puts into its chat template."""
+        return self.endpoint != "completions"
 
     @property
     def shared_tokens(self) -> int:

@@ -97,6 +97,7 @@ class ResponsesEvent(msgspec.Struct, gc=False):
 _decode_chunk = msgspec.json.Decoder(Chunk).decode
 _decode_responses_event = msgspec.json.Decoder(ResponsesEvent).decode
 _decode_response = msgspec.json.Decoder(Response).decode
+_BY_BADNESS = ("failed", "cancelled", "incomplete")
 _RESPONSES_END = {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
 
 
@@ -183,7 +184,8 @@ class Tally:
             if self.texts is not None and kind in ("response.output_text.delta", "response.refusal.delta"):
                 self._keep_text(0, event.delta)
         elif kind in _RESPONSES_END:
-            self._take_response(event.response or Response(), kind.removeprefix("response."))
+            response = event.response or Response()
+            self._take_response(response, _worst(kind.removeprefix("response."), response.status))
             self.answered_end = end
         elif kind == "error" or event.error:
             self.fail(API_ERROR, error_message(event.error or event.message or event.code))
@@ -279,3 +281,8 @@ class Tally:
     def _keep_text(self, index: int | None, *parts: Any) -> None:
         assert self.texts is not None
         self.texts.setdefault(index or 0, []).extend(part for part in parts if isinstance(part, str) and part)
+
+
+def _worst(told: str, status: str | None) -> str:
+    """The status of a response whose last event tells one and its object another: vLLM calls each end completed."""
+    return next((bad for bad in _BY_BADNESS if bad in (told, status)), told)
