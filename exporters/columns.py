@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -50,6 +50,7 @@ _FROM_RECORD = (
     "in_window",
     "counted_events",
 )
+RETRY, SHORT = "retry", "short"
 ABSENT = np.iinfo(np.int64).min
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -62,6 +63,7 @@ class Columns:
 
     `gaps_ns` is flat, in request order; request i owns `gaps_ns[gap_starts[i]:gap_starts[i + 1]]` (n + 1 starts).
     `gap_tokens` runs parallel to `gaps_ns`, 0 where the server did not say; None where no request had it.
+    `marked` holds the positions of the few requests that are a `RETRY`, were answered `SHORT`, or bear a note.
     """
 
     index: Ints
@@ -88,6 +90,7 @@ class Columns:
     workers: list[str]
     errors: list[str | None]
     clocks: set[str]
+    marked: dict[str, list[int]] = field(default_factory=dict)
 
     @staticmethod
     def of(records: Iterable[RequestRecord]) -> Columns:
@@ -98,6 +101,7 @@ class Columns:
         workers: dict[str, int] = {}
         errors: list[str | None] = []
         clocks: set[str] = set()
+        marked: dict[str, list[int]] = {}
         for r in records:
             stamps.extend(
                 (
@@ -128,6 +132,8 @@ class Columns:
                 _pad_with_zeros(tokens, len(gaps) - len(r.gaps_ns))
                 tokens.extend(r.gap_tokens)
             starts.append(len(gaps))
+            for mark in _marks(r):
+                marked.setdefault(mark, []).append(len(errors))
             errors.append(r.error)
             clocks.add(r.clock)
         if len(tokens):
@@ -145,6 +151,7 @@ class Columns:
             workers=list(workers),
             errors=errors,
             clocks=clocks,
+            marked=marked,
         )
 
     def __len__(self) -> int:
@@ -154,6 +161,11 @@ class Columns:
     def ok(self) -> Bools:
         """Whether each request succeeded."""
         return self.outcome == OUTCOMES.index("ok")
+
+    def count_marked(self, chosen: Bools) -> dict[str, int]:
+        """How many of the chosen requests bear each mark; marks that none bears are left out."""
+        counts = {mark: int(chosen[positions].sum()) for mark, positions in sorted(self.marked.items())}
+        return {mark: count for mark, count in counts.items() if count}
 
     @cached_property
     def gap_owner(self) -> Ints:
@@ -203,6 +215,12 @@ class Columns:
         if has.any():
             longest[has] = np.maximum.reduceat(self.gaps_ns, self.gap_starts[:-1][has]) * 1e-9
         return longest
+
+
+def _marks(record: RequestRecord) -> tuple[str, ...]:
+    if not (record.attempt or record.short_output or record.notes):
+        return ()
+    return (*record.notes, *((RETRY,) if record.attempt else ()), *((SHORT,) if record.short_output else ()))
 
 
 def _or_absent(value: int | None) -> int:

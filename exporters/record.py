@@ -16,6 +16,8 @@ class RequestRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     `gaps_ns` holds the times between consecutive token events, in order: `events - 1` of them once an event came.
     `gap_tokens` holds, for each gap, the tokens that came with the event that ended it (continuous usage), if known.
+    `short_output`: a good answer of fewer tokens than the request demanded (min_tokens, ignore_eos). `notes` are the
+    reply's oddities that changed no outcome. `attempt` is 0 for the first sending, 1 for the first retry.
     `sequence` numbers the records of one worker, so that a record seen twice (journal and report) counts once.
     """
 
@@ -47,6 +49,8 @@ class RequestRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     coalesced: int = 0
     attempt: int = 0
     retry_after_s: float | None = None
+    short_output: bool = False
+    notes: tuple[str, ...] = ()
     clock: str = "user"
     sequence: int | None = None
 

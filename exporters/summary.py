@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from exporters import quality
-from exporters.columns import ABSENT, METRICS, Bools, Columns
+from exporters.columns import ABSENT, METRICS, OUTCOMES, RETRY, SHORT, Bools, Columns
 from exporters.facts import Facts, Window, utc
 from exporters.quantiles import Floats, adjusted_statistics, level_of, statistics
 from exporters.record import RequestRecord
@@ -67,6 +67,7 @@ def _part(
     values = {metric: columns.values(metric, chosen) for metric in METRICS}
     return {
         "requests": requests,
+        "answers": _answers(columns, chosen),
         "throughput": _throughput(columns, of_class, window),
         "tokens": _tokens(columns, chosen & columns.ok),
         "metrics": {metric: statistics(found) for metric, found in values.items()},
@@ -81,6 +82,7 @@ def _part(
 
 
 def _requests(columns: Columns, chosen: Bools) -> dict[str, Any]:
+    """sent = ok + failed + cancelled; each sending of a request counts as one, retries too."""
     ok, failed, cancelled = (int((chosen & (columns.outcome == code)).sum()) for code in range(3))
     by_error: dict[str, int] = {}
     for position in np.flatnonzero(chosen & (columns.outcome == 1)):
@@ -93,6 +95,21 @@ def _requests(columns: Columns, chosen: Bools) -> dict[str, Any]:
         "cancelled": cancelled,
         "by_error": dict(sorted(by_error.items())),
     }
+
+
+def _answers(columns: Columns, chosen: Bools) -> dict[str, Any]:
+    """What else is to be known of them: retries apart from first sendings, short answers (they count as ok), notes."""
+    marked = columns.count_marked(chosen)
+    marked.pop(RETRY, None)
+    return {"retries": _retries(columns, chosen), "short_output": marked.pop(SHORT, 0), "notes": marked}
+
+
+def _retries(columns: Columns, chosen: Bools) -> dict[str, int]:
+    again = np.zeros(len(columns), dtype=np.bool_)
+    again[columns.marked.get(RETRY, [])] = True
+    again &= chosen
+    parts = {name: int((again & (columns.outcome == code)).sum()) for code, name in enumerate(OUTCOMES)}
+    return {"sent": int(again.sum()), **parts}
 
 
 def _throughput(columns: Columns, chosen: Bools, window: Window) -> dict[str, float]:

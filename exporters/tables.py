@@ -72,9 +72,25 @@ def _body(summary: Mapping[str, Any], seconds: float) -> list[str]:
         f"{requests['sent']} sent in {seconds:.1f} s = {accounts} + {requests['cancelled']} cancelled",
         f"{rates}, {tokens['output']} output tokens by {tokens['source'] or '-'}{per_event}",
     ]
+    lines += said_of_answers(summary["answers"])
     if goodput["share"] is not None:
         lines.append(f"goodput {goodput['requests_per_s']:.2f} requests/s, {goodput['share']:.1%} met {goodput['slo']}")
     for objective in summary["objectives"]:
         word = {True: "met", False: "MISSED", None: "too few to tell"}[objective["met"]]
         lines.append(f"objective {objective['text']}: {word}")
+    return lines
+
+
+def said_of_answers(answers: Mapping[str, Any]) -> list[str]:
+    """What a reader should know of the answers beside their times: retries, short ones, oddities; mostly nothing."""
+    lines = []
+    retries = answers["retries"]
+    if retries["sent"]:
+        lines.append(
+            f"of these {retries['sent']} were retries: {retries['ok']} ok, {retries['failed']} failed, "
+            f"{retries['cancelled']} cancelled"
+        )
+    if answers["short_output"]:
+        lines.append(f"short answers: {answers['short_output']} requests got fewer tokens than they demanded")
+    lines += [f"note: {count} x {note}" for note, count in answers["notes"].items()]
     return lines

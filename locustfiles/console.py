@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from exporters.tables import said_of_answers
+
 _SHOWN = (
     ("TTFT", "ttft_s"),
     ("TTFT from due time", "ttft_scheduled_s"),
@@ -48,6 +50,7 @@ def summary_lines(summary: Mapping[str, Any], meta: Mapping[str, Any], directory
     lines.append("")
     for kind, count in requests["by_error"].items():
         lines.append(f"failed: {count} x {kind}")
+    lines += said_of_answers(summary["answers"])
     for objective in summary["objectives"]:
         met = {True: "met", False: "MISSED", None: "cannot be told"}[objective["met"]]
         lines.append(f"objective {objective['text']}: {met}{_reached(objective)}")

@@ -96,7 +96,7 @@ class Entry:
 
 
 ENTRY = Entry()
-"""Set by `completions.py`, `responses.py` and `replay.py` when Locust imports them, before it reads its command line."""
+"""Set by `completions.py`, `responses.py`, `replay.py` when Locust imports them, before it reads its command line."""
 
 
 def add_options(parser: Any) -> None:

@@ -112,6 +112,8 @@ class Recorder:
             coalesced=outcome.late_events,
             attempt=attempt,
             retry_after_s=reading.retry_after_s if reading else None,
+            short_output=reading is not None and reading.short_output and not outcome.cancelled,
+            notes=reading.notes if reading else (),
             clock=outcome.clock,
             sequence=sequence,
         )

@@ -1,1 +1,1 @@
-"""The client that times streams: sockets and clocks on one side, the meaning of bytes (no I/O, no time) beside them."""
+"""The client that times streams: sockets and clocks on one side, what bytes mean (no I/O, no time) beside them."""
