@@ -197,7 +197,7 @@ def reasons(measured: Measured) -> list[str]:
     """Why the run is not valid, each with its mend; empty where it is."""
     broken = [reason for rule in RULES if (reason := rule.broken_by(measured))]
     return broken + [
-        f"{fault}; keep the workers' journals and run: exporters recover" for fault in measured.unaccounted
+        f"{fault}; gather the journals and run: python -m exporters recover" for fault in measured.unaccounted
     ]
 
 

@@ -17,7 +17,7 @@ def critical(p: float, df: float) -> float:
     low, high = 0.0, 2.0
     while two_sided_p(high, df) > p:
         high *= 2
-    for _ in range(80):
+    while high - low > 1e-11 * high:
         middle = (low + high) / 2
         if two_sided_p(middle, df) > p:
             low = middle

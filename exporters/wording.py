@@ -29,7 +29,8 @@ def amount(figure: MetricComparison, value: float | None) -> str:
         return f"{milliseconds(value)} ms"
     if figure.unit == "share":
         return f"{value:.2%}"
-    return f"{value:.4g} {'tok/s' if figure.unit == 'tokens/s' else 'req/s'}"
+    shown = f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{shown} {'tok/s' if figure.unit == 'tokens/s' else 'req/s'}"
 
 
 def milliseconds(seconds: float) -> str:
@@ -59,6 +60,8 @@ def interval(figure: MetricComparison) -> str:
         return ""
     if figure.is_difference:
         return f"{figure.low * 100:+.2f} to {figure.high * 100:+.2f}"
+    if figure.high > 5 * max(figure.ratio or 1.0, 1.0):
+        return "very wide"
     if figure.ratio is not None and figure.ratio >= 2:
         return f"x {figure.low:.2f} to x {figure.high:.2f}"
     return f"{(figure.low - 1) * 100:+.1f} to {(figure.high - 1) * 100:+.1f} %"

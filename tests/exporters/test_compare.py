@@ -1,0 +1,208 @@
+"""Verdicts on runs whose truth is known, refusals word for word, and the blocks and intervals they rest on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exporters.blocks import blocks_of, number_of_blocks
+from exporters.compare import Comparison, compare
+from exporters.intervals import QuantileDraws, draw_weights
+from exporters.run_store import Run
+from exporters.wording import screen, sentence
+from tailgate.exits import BadInput, Exit
+from tests.support.runs import failed, queueing_records, store
+
+SECONDS = 60.0
+
+
+def _run(tmp_path: Path, name: str, traffic: int, *, load: float = 0.5, **how: Any) -> Run:
+    factors = {k: how.pop(k) for k in ("slower", "ttft_slower") if k in how}
+    records = queueing_records(traffic, seconds=SECONDS, load=load, **factors)
+    lost = [failed(90_000 + i, at_s=i * SECONDS / 200) for i in range(how.pop("failures", 0))]
+    return store(tmp_path / name, records + lost, seconds=SECONDS, **{"label": name} | how)
+
+
+def _pair(tmp_path: Path, **candidate: Any) -> Comparison:
+    return compare([_run(tmp_path, "A", 1)], [_run(tmp_path, "B", 2, **candidate)], gate=["ttft_p95", "itl_p95"])
+
+
+def test_one_config_against_itself_is_never_worse(tmp_path: Path) -> None:
+    for seed in range(2, 6):
+        found = compare([_run(tmp_path, "A", 1)], [_run(tmp_path, f"B{seed}", seed)])
+        assert found.verdict in ("same", "undecided")
+        assert found.exit_code == Exit.GOOD
+
+
+def test_the_very_same_run_is_the_same_wherever_it_can_be_told(tmp_path: Path) -> None:
+    run = _run(tmp_path, "A", 1)
+    found = compare([run], [run])
+    assert {m.ratio for m in found.metrics if m.unit == "s" and m.effect} == {1.0}
+    assert {m.verdict for m in found.metrics} <= {"same", "undecided", "too few"}
+    assert found.metric("itl_p50").verdict == "same"
+    assert found.metric("throughput").verdict == "same"
+
+
+def test_twice_as_slow_is_worse_and_twice_as_fast_is_better(tmp_path: Path) -> None:
+    slow = _pair(tmp_path / "slow", slower=2.0)
+    assert slow.metric("itl_p95").verdict == "worse"
+    assert slow.metric("itl_p95").ratio == pytest.approx(2.0, rel=0.3)
+    assert (slow.verdict, slow.exit_code) == ("worse", Exit.REGRESSION)
+    fast = _pair(tmp_path / "fast", slower=0.5)
+    assert fast.metric("itl_p95").verdict == "better"
+    assert (fast.verdict, fast.exit_code) == ("better", Exit.GOOD)
+
+
+def test_a_queue_before_the_first_token_is_found_where_it_is(tmp_path: Path) -> None:
+    found = _pair(tmp_path, ttft_slower=8.0)
+    assert found.metric("ttft_p95").verdict == "worse"
+    assert found.metric("itl_p95").verdict != "worse"
+    assert "ttft_p95" not in sentence(found)
+    assert "B is worse than A on TTFT p95 (x " in sentence(found)
+
+
+def test_wins_and_costs_are_both_named(tmp_path: Path) -> None:
+    found = _pair(tmp_path, slower=0.5, ttft_slower=16.0)
+    assert found.verdict == "mixed"
+    assert found.exit_code == Exit.REGRESSION
+    assert sentence(found).startswith("B beats A on ITL p95 (-")
+    assert "but is worse on TTFT p95 (x " in sentence(found)
+
+
+def test_one_schedule_on_both_sides_makes_small_differences_visible(tmp_path: Path) -> None:
+    def judged(seeds: tuple[int, int]) -> Comparison:
+        where = tmp_path / str(seeds)
+        return compare([_run(where, "A", seeds[0])], [_run(where, "B", seeds[1], slower=1.2)])
+
+    paired, apart = judged((1, 1)).metric("ttft_p50").effect, judged((1, 2)).metric("ttft_p50").effect
+    assert paired is not None
+    assert apart is not None
+    assert paired.estimate == pytest.approx(math.log(1.2), abs=0.02)
+    assert paired.error < apart.error / 3
+
+
+def test_repeats_that_disagree_widen_the_interval(tmp_path: Path) -> None:
+    def width(spread: float) -> float:
+        where = tmp_path / str(spread)
+        base = [_run(where, f"A{i}", i, slower=1 + spread * i) for i in (0, 1)]
+        candidate = [_run(where, f"B{i}", i, slower=1 + spread * i) for i in (0, 1)]
+        effect = compare(base, candidate).metric("itl_p50").effect
+        assert effect is not None
+        return effect.half_width(0.95)
+
+    assert width(0.3) > 3 * width(0.0)
+
+
+def test_a_quantile_with_too_few_beyond_has_no_number_and_no_verdict(tmp_path: Path) -> None:
+    short = [store(tmp_path / n, queueing_records(i, seconds=20), seconds=20.0) for i, n in enumerate("ab")]
+    figure = compare(short[:1], short[1:]).metric("ttft_p99")
+    assert (figure.base, figure.candidate, figure.ratio, figure.low) == (None, None, None, None)
+    assert figure.verdict == "too few"
+    assert figure.note == "needs 2.5 times the observations"
+    assert "too few" in compare(short[:1], short[1:]).text()
+
+
+def test_failing_fast_does_not_look_like_getting_faster(tmp_path: Path) -> None:
+    found = _pair(tmp_path, failures=190)
+    assert found.metric("ttft_p95_adjusted").candidate == math.inf
+    assert found.metric("ttft_p95_adjusted").verdict == "worse"
+    assert found.metric("error_share").ratio == pytest.approx(190 / 1390, abs=1e-6)
+    assert found.metric("error_share").verdict == "worse"
+    assert found.to_dict()["metrics"][4]["name"] == "ttft_p95_adjusted"
+    assert '"infinite"' in str(found.to_dict()).replace("'", '"')
+
+
+def test_goodput_is_compared_where_there_is_an_objective(tmp_path: Path) -> None:
+    slo = "ttft<100ms"
+    found = compare([_run(tmp_path, "A", 1, slo=slo)], [_run(tmp_path, "B", 1, slo=slo, ttft_slower=2.0)])
+    assert found.metric("goodput").verdict == "worse"
+    none = compare([_run(tmp_path, "C", 1, slo=slo)], [_run(tmp_path, "D", 1, slo=slo, ttft_slower=99.0)])
+    assert none.metric("goodput").verdict == "worse"
+    with pytest.raises(KeyError):
+        _pair(tmp_path).metric("goodput")
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"workload": {"name": "rag-long"}}, "another workload: chat-short against rag-long"),
+    ({"workload": {"name": "chat-short", "x": 2}}, "another workload: chat-short is defined otherwise (x)"),
+    ({"model": "qwen"}, "another model: llama against qwen"),
+    ({"seed": 2}, "another seed: 1 against 2"),
+    (
+        {"arrival": {"kind": "poisson", "rate": 19.5}},
+        "another arrival: poisson rate=20.0 against poisson rate=19.5",
+    ),
+    (
+        {"arrival": {"kind": "closed"}, "users": 8},
+        "another arrival: poisson rate=20.0 against closed users=8",
+    ),
+    (
+        {"engine": {"name": "tailgate-simulated", "simulated": True}},
+        "another engine kind: vllm against tailgate-simulated (simulated)",
+    ),
+    ({"clock": "kernel"}, "another clock: wire against kernel"),
+    (
+        {"workers": {"w0": {"lost": "died"}}},
+        "the candidate run B is not valid: w0 died; gather the journals and run: python -m exporters recover",
+    ),
+    ({"bodies_sha256": "b"}, "another workload: the same seed yielded other requests (bodies_sha256 differs)"),
+]
+
+
+@pytest.mark.parametrize(("other", "reason"), REFUSALS, ids=[reason[:30] for _, reason in REFUSALS])
+def test_what_is_not_comparable_is_refused_and_forced_only_in_the_open(
+    tmp_path: Path, other: dict[str, Any], reason: str
+) -> None:
+    base, candidate = (
+        _run(tmp_path, "A", 1, bodies_sha256="a"),
+        _run(tmp_path, "B", 1, **{"bodies_sha256": "a"} | other),
+    )
+    refused = compare([base], [candidate])
+    assert reason in refused.refusals
+    assert refused.exit_code == Exit.NOT_VALID
+    assert refused.metrics == []
+    assert sentence(refused).startswith(f"Not comparable: {reason}")
+    forced = compare([base], [candidate], force=True)
+    assert forced.exit_code in (Exit.GOOD, Exit.REGRESSION)
+    assert f"FORCED although not comparable: {reason}" in screen(forced)
+
+
+def test_runs_of_a_side_must_be_repeats_of_one_config(tmp_path: Path) -> None:
+    base = [_run(tmp_path, f"A{i}", i, launch={"args": {"max-num-seqs": 4 * i}}) for i in (1, 2)]
+    assert compare(base, [_run(tmp_path, "B", 1)]).refusals == [
+        "the baseline runs are not repeats of one another: their launch configs differ"
+    ]
+
+
+def test_an_unknown_gate_is_a_mistake(tmp_path: Path) -> None:
+    run = _run(tmp_path, "A", 1)
+    with pytest.raises(BadInput, match="gate: unknown metric 'ttft_p96'; known: ttft_p50, "):
+        compare([run], [run], gate=["ttft_p96"])
+
+
+def test_blocks_hold_every_request_once_and_are_long_enough(tmp_path: Path) -> None:
+    run = _run(tmp_path, "A", 1)
+    blocks = blocks_of(run)
+    assert blocks.count == 16
+    assert blocks.sent.sum() == run.summary["requests"]["sent"]
+    for metric in ("ttft", "itl", "stall"):
+        assert blocks.latencies[metric].counts.sum() == run.summary["metrics"][f"{metric}_s"]["count"]
+    tokens = blocks.tokens.sum() / run.window.seconds
+    assert tokens == pytest.approx(run.summary["throughput"]["output_tokens_per_s"], rel=0.01)
+    assert [number_of_blocks(60, e2e) for e2e in (0.0, 0.1, 3.0, 60.0)] == [16, 16, 10, 6]
+
+
+def test_drawn_quantiles_are_those_of_the_blocks_drawn(tmp_path: Path) -> None:
+    run = _run(tmp_path, "A", 1)
+    blocks = blocks_of(run)
+    weights, _ = draw_weights([blocks], [blocks], paired=False)
+    draws = QuantileDraws([blocks], weights, "ttft").draws(0.9)
+    columns = run.columns
+    at = np.clip((columns.scheduled_ns - run.window.start_ns) / 60e9 * 16, 0, 15).astype(int)
+    ttft = columns.per_request("ttft_s")
+    for replicate in (0, 100, 599):
+        chosen = np.concatenate([np.tile(ttft[at == b], int(n)) for b, n in enumerate(weights[0][replicate])])
+        assert draws[replicate] == pytest.approx(np.quantile(chosen, 0.9), rel=0.02)

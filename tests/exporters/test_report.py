@@ -1,0 +1,157 @@
+"""The report shows what is there, escapes what is hostile, needs no network, and stays small."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporters.compare import compare
+from exporters.report import write_markdown, write_report
+from exporters.run_store import Run, append_engine_sample
+from tailgate.exits import BadInput
+from tests.support.runs import START_NS, failed, queueing_records, store
+
+HOSTILE = "<script>alert('$x_1$')</script>\"|`&"
+
+
+class _Page(HTMLParser):
+    """Tags, attributes and text of a page; raises where tags do not nest."""
+
+    void = frozenset({"meta", "link", "br", "img", "hr", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [
+            v or "" for k, v in attrs if k in ("src", "href", "xlink:href") and not (v or "").startswith("#")
+        ]
+        assert not [k for k, _ in attrs if k.startswith("on")]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def _sides(tmp_path: Path, **both: Any) -> tuple[list[Run], list[Run]]:
+    sides: tuple[list[Run], list[Run]] = ([], [])
+    for side, seed, slower in ((0, 1, 1.0), (1, 1, 2.0), (1, 2, 2.0), (0, 2, 1.0)):
+        name = f"{'AB'[side]}{seed}"
+        records = [*queueing_records(seed, seconds=30, slower=slower), failed(999, error=HOSTILE)]
+        args = {"max-num-seqs": 256, "note": HOSTILE} if side else {"max-num-seqs": 256}
+        about = {"label": f"config {'AB'[side]}", "launch": {"name": name, "args": args}, "seed": seed} | both
+        run = store(tmp_path / name, records, seconds=30.0, **about)
+        for second in range(30):
+            sample = {"time_ns": START_NS + second * 10**9, "running": 9, "waiting": side, "kv_cache_usage": 0.4}
+            append_engine_sample(run.path, sample)
+        sides[side].append(Run.load(run.path))
+    return sides
+
+
+def test_the_report_says_what_was_found_and_how(tmp_path: Path) -> None:
+    base, candidate = _sides(tmp_path)
+    comparison = compare(base, candidate)
+    write_report(tmp_path / "report.html", base, candidate, comparison)
+    text = (tmp_path / "report.html").read_text()
+    page = _Page(text)
+    assert "config B is worse than config A on" in page.text
+    for part in ("Figure by figure", "Where the tails lie", "What the engine did meanwhile", "How it was measured",
+                 "What differed in the configs", "--note", "To repeat it", "locust -f locustfiles/chat.py --headless",
+                 "wire", "601 = 600 + 1 + 0"):  # fmt: skip
+        assert part in page.text, part
+    assert page.text.index("config B is worse") < page.text.index("Figure by figure")
+    assert text.count("<svg") >= 7
+    assert len(text) < 3_000_000
+    for figure in comparison.metrics:
+        assert figure.verdict in page.text
+    assert "Simulated" not in page.text
+
+
+def test_the_report_needs_no_network_and_no_script(tmp_path: Path) -> None:
+    base, candidate = _sides(tmp_path)
+    write_report(tmp_path / "report.html", base, candidate, compare(base, candidate))
+    text = (tmp_path / "report.html").read_text()
+    page = _Page(text)
+    assert page.links == []
+    assert "script" not in page.tags
+    assert not re.search(r"url\((?!#)|@import", text)
+
+
+def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
+    sides = _sides(
+        tmp_path, label=HOSTILE, model=HOSTILE, slo=None, argv=["locust", HOSTILE], workload={"name": HOSTILE}
+    )
+    comparison = compare(*sides)
+    write_report(tmp_path / "report.html", *sides, comparison)
+    page = _Page((tmp_path / "report.html").read_text())
+    assert "script" not in page.tags
+    assert page.text.count("<script>alert('$x_1$')</script>") >= 5
+    write_markdown(tmp_path / "report.md", *sides, comparison)
+    table = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("|")]
+    assert "<script>" not in "".join(table).replace("\\<", "")
+
+
+def test_simulated_stands_above_everything(tmp_path: Path) -> None:
+    base, candidate = _sides(tmp_path, engine={"name": "tailgate-simulated", "simulated": True})
+    write_report(tmp_path / "report.html", base, candidate, compare(base, candidate))
+    text = _Page((tmp_path / "report.html").read_text()).text
+    assert text.index("Simulated.") < text.index("config B is worse")
+    write_markdown(tmp_path / "report.md", base, candidate, compare(base, candidate))
+    assert "**Simulated:**" in (tmp_path / "report.md").read_text()
+
+
+def test_one_run_makes_a_report_too(tmp_path: Path) -> None:
+    base, _ = _sides(tmp_path)
+    write_report(tmp_path / "report.html", base[:1])
+    text = _Page((tmp_path / "report.html").read_text()).text
+    assert "Latencies" in text
+    assert "What differed" not in text
+    assert "too few" in text
+    write_markdown(tmp_path / "report.md", base[:1])
+    assert "| TTFT | 600 |" in (tmp_path / "report.md").read_text()
+
+
+def test_an_empty_and_an_invalid_run_are_reported_as_such(tmp_path: Path) -> None:
+    run = store(tmp_path / "none", [])
+    write_report(tmp_path / "report.html", [run])
+    text = _Page((tmp_path / "report.html").read_text()).text
+    assert "is not valid: only 0 requests succeeded" in text
+    assert "No request succeeded inside the window." in text
+
+
+def test_a_refused_comparison_says_why_and_shows_no_figures(tmp_path: Path) -> None:
+    base, candidate = _sides(tmp_path)
+    candidate[0].meta["clock"] = candidate[1].meta["clock"] = "kernel"
+    write_report(tmp_path / "report.html", base, candidate, compare(base, candidate))
+    text = _Page((tmp_path / "report.html").read_text()).text
+    assert "Not comparable: another clock: wire against kernel." in text
+    assert "Figure by figure" not in text
+
+
+def test_a_file_that_cannot_be_written_is_a_mistake(tmp_path: Path) -> None:
+    base, _ = _sides(tmp_path)
+    with pytest.raises(BadInput, match="name a file that can be written with -o"):
+        write_report(tmp_path / "no" / "such" / "report.html", base[:1])

@@ -1,0 +1,203 @@
+"""A summary's figures against brute force, its accounting, and what makes a run not valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exporters.quantiles import enough, statistics
+from exporters.record import RequestRecord
+from exporters.summary import exit_code, summarise
+from tests.support.runs import START_NS, failed, meta, queueing_records, record
+
+
+def test_every_latency_is_what_numpy_makes_of_the_records() -> None:
+    records = queueing_records(1, seconds=60)
+    found = summarise(records, meta())["metrics"]
+    ttft = np.array([(r.first_ns or 0) - r.sent_ns for r in records]) / 1e9
+    gaps = np.array([gap for r in records for gap in r.gaps_ns]) / 1e9
+    stall = np.array([max(r.gaps_ns) for r in records]) / 1e9
+    tpot = np.array([((r.last_ns or 0) - (r.first_ns or 0)) / (r.events - 1) for r in records]) / 1e9
+    e2e = np.array([r.end_ns - r.sent_ns for r in records]) / 1e9
+    for name, values in (("ttft_s", ttft), ("itl_s", gaps), ("stall_s", stall), ("tpot_s", tpot), ("e2e_s", e2e)):
+        assert found[name]["count"] == values.size
+        assert found[name]["mean"] == pytest.approx(values.mean())
+        assert (found[name]["min"], found[name]["max"]) == (pytest.approx(values.min()), pytest.approx(values.max()))
+        for level, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
+            assert found[name][level] == pytest.approx(np.quantile(values, share)), (name, level)
+
+
+def test_itl_counts_token_events_less_requests() -> None:
+    records = [*queueing_records(2, seconds=20), failed(9000, at_s=1)]
+    found = summarise(records, meta(20.0))
+    ok = [r for r in records if r.outcome == "ok"]
+    assert found["metrics"]["itl_s"]["count"] == sum(r.events for r in ok) - len(ok)
+
+
+@pytest.mark.parametrize(
+    ("count", "level", "told"),
+    [(20, 0.5, True), (19, 0.5, False), (100, 0.9, True), (99, 0.9, False), (200, 0.95, True), (199, 0.95, False),
+     (1000, 0.99, True), (999, 0.99, False), (10_000, 0.999, True), (9_999, 0.999, False)],
+)  # fmt: skip
+def test_a_quantile_needs_ten_observations_beyond_it(count: int, level: float, told: bool) -> None:
+    assert enough(count, level) is told
+    name = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p999"}[level]
+    assert (statistics(np.arange(count, dtype=float))[name] is not None) is told
+
+
+def test_nothing_measured_is_said_with_nulls() -> None:
+    found = summarise([], meta())
+    assert found["metrics"]["ttft_s"] == {"count": 0} | dict.fromkeys(
+        ("mean", "min", "max", "p50", "p90", "p95", "p99", "p999")
+    )
+    assert found["requests"] == {"sent": 0, "ok": 0, "failed": 0, "cancelled": 0, "by_error": {}}
+    assert exit_code(found) == 4
+
+
+def test_sent_is_ok_failed_and_cancelled_for_every_class() -> None:
+    records = [
+        *queueing_records(3, seconds=20),
+        *(failed(5000 + i, at_s=i, error="http_503") for i in range(3)),
+        failed(5100, at_s=4, error="timeout_first", request_class="rag"),
+        record(5200, at_s=5, outcome="cancelled", request_class="rag"),
+        record(5300, at_s=6, in_window=False),
+    ]
+    found = summarise(records, meta(20.0))
+    whole = found["requests"]
+    assert whole["by_error"] == {"http_503": 3, "timeout_first": 1}
+    assert whole["sent"] == whole["ok"] + whole["failed"] + whole["cancelled"] == len(records) - 1
+    for key in ("sent", "ok", "failed", "cancelled"):
+        assert whole[key] == sum(part["requests"][key] for part in found["classes"].values())
+    assert found["classes"]["rag"]["requests"] | {"by_error": {}} == {
+        "sent": 2, "ok": 0, "failed": 1, "cancelled": 1, "by_error": {},
+    }  # fmt: skip
+    assert exit_code(found) in (1, 4)
+
+
+def test_failures_are_in_no_latency_but_in_the_adjusted_tail() -> None:
+    ok = [record(i, at_s=i / 10, ttft_s=0.1 + i / 1e4) for i in range(300)]
+    lost = [failed(1000 + i, at_s=i) for i in range(30)]
+    found = summarise(ok + lost, meta())
+    assert found["metrics"]["ttft_s"]["count"] == 300
+    assert found["metrics"]["ttft_s"]["max"] < 0.14
+    adjusted = found["error_adjusted"]["ttft_s"]
+    everything = np.array([0.1 + i / 1e4 for i in range(300)] + [np.inf] * 30)
+    assert adjusted["count"] == 330
+    assert adjusted["p90"] == pytest.approx(np.quantile(everything, 0.9, method="linear"))
+    assert adjusted["p95"] == "infinite"
+    assert adjusted["p99"] is None
+
+
+def test_a_gap_of_several_tokens_weighs_as_many() -> None:
+    records = [record(i, gaps_s=(0.02, 0.01), gap_tokens=[2, 1], output_tokens=4) for i in range(30)]
+    found = summarise([*records, record(99, gaps_s=(0.5,))], meta())
+    assert found["metrics"]["itl_s"]["count"] == 61
+    per_token = found["metrics"]["itl_token_s"]
+    assert (per_token["count"], per_token["min"], per_token["max"]) == (90, pytest.approx(0.01), pytest.approx(0.01))
+    assert found["tokens"]["per_event"] == pytest.approx((4 * 30 + 2) / (3 * 30 + 2))
+
+
+def test_one_token_has_no_tpot_and_no_stall() -> None:
+    found = summarise([record(i, output_tokens=1) for i in range(30)], meta())["metrics"]
+    assert (found["ttft_s"]["count"], found["tpot_s"]["count"], found["stall_s"]["count"]) == (30, 0, 0)
+
+
+def test_counted_events_stand_in_for_usage_and_say_so() -> None:
+    records = [record(i, gaps_s=(0.01,), output_tokens=None, tokens_source="events") for i in range(30)]
+    found = summarise(records, meta())
+    assert found["tokens"] | {"prompt": 0} == {"prompt": 0, "output": 60, "source": "events", "per_event": None}
+    mixed = summarise([*records, record(50, gaps_s=(0.01,))], meta())
+    assert mixed["tokens"]["source"] == "mixed"
+
+
+def test_latencies_also_run_from_the_schedule_in_open_loop() -> None:
+    late = [
+        record(i, at_s=i * 0.1 + 0.02, ttft_s=0.1, scheduled_ns=START_NS + round(i * 0.1 * 1e9)) for i in range(200)
+    ]
+    found = summarise(late, meta(20.0, arrival={"kind": "poisson", "rate": 10.0}))
+    assert found["metrics"]["send_lag_s"]["p50"] == pytest.approx(0.02)
+    assert found["metrics"]["ttft_s"]["p50"] == pytest.approx(0.1)
+    assert found["metrics"]["ttft_scheduled_s"]["p50"] == pytest.approx(0.12)
+    assert found["quality"]["send_lag_p99_s"] == pytest.approx(0.02)
+
+
+def test_throughput_counts_what_was_delivered_inside_the_window() -> None:
+    inside = record(0, at_s=1, ttft_s=0.5, gaps_s=(0.5,) * 3)
+    across = record(1, at_s=8.9, ttft_s=0.5, gaps_s=(0.5,) * 3)
+    before = record(2, at_s=-0.9, ttft_s=0.5, gaps_s=(0.5,) * 3, in_window=False)
+    found = summarise([inside, across, before], meta(10.0))["throughput"]
+    assert found["requests_per_s"] == pytest.approx(2 / 10)
+    assert found["events_per_s"] == pytest.approx((4 + 2 + 3) / 10)
+    assert found["output_tokens_per_s"] == found["events_per_s"]
+
+
+def test_goodput_needs_every_objective_and_success() -> None:
+    quick = [record(i, ttft_s=0.1, gaps_s=(0.01,) * 20) for i in range(50)]
+    stalled = [record(100 + i, ttft_s=0.1, gaps_s=(0.01,) * 19 + (0.5,)) for i in range(30)]
+    slow = [record(200 + i, ttft_s=2.0, gaps_s=(0.01,) * 20) for i in range(15)]
+    lost = [failed(300 + i) for i in range(5)]
+    every = quick + stalled + slow + lost
+
+    def share(slo: str) -> Any:
+        return summarise(every, meta(10.0, slo=slo))["goodput"]["share"]
+
+    assert share("ttft<1s") == pytest.approx(0.8)
+    assert share("ttft_p95<1s,itl<100ms") == pytest.approx(0.5)
+    assert share("ttft_p95<1s,itl_p90<100ms") == pytest.approx(0.8)
+    found = summarise(every, meta(10.0, slo="ttft_p50<1s,error_share<1%"))
+    assert found["goodput"]["requests_per_s"] == pytest.approx(8.0)
+    assert [(o["text"], o["met"]) for o in found["objectives"]] == [("ttft_p50<1s", True), ("error_share<1%", False)]
+
+
+def _reasons(
+    clock: str = "wire", arrival: str = "closed", records: list[RequestRecord] | None = None, **worker: Any
+) -> str:
+    made = records or [record(i, at_s=i / 10, gaps_s=(0.01,) * 9, clock=clock) for i in range(200)]
+    about = meta(20.0, clock=clock, arrival={"kind": arrival, "rate": 10.0}, workers={"w0": worker})
+    return "; ".join(summarise(made, about)["quality"]["reasons"])
+
+
+def test_only_what_spoils_a_figure_makes_a_run_invalid() -> None:
+    assert _reasons() == ""
+    assert _reasons("wire", loop_lag_p99_s=0.02) == ""
+    assert "where its clock stamps" in _reasons("user", loop_lag_p99_s=0.02)
+    assert "thinner load" in _reasons("wire", loop_lag_p99_s=0.2)
+    assert "add 1 worker (--processes 2)" in _reasons("user", loop_lag_p99_s=0.02, cpu_share=0.95)
+    assert "packet ring overflowed: 5.00%" in _reasons("wire", ring_drops=100)
+    assert _reasons("kernel", ring_drops=100) == ""
+    assert "95% busy" in _reasons("kernel", loop_lag_p99_s=0.001, cpu_share=0.95)
+    assert _reasons("wire", cpu_share=0.95) == ""
+    assert "stepped" in _reasons(wall_clock_step_s=0.5)
+    assert "in flight" in _reasons(in_flight_mean=80, in_flight_asked=100)
+
+
+def test_shared_reads_count_only_where_the_reader_was_late() -> None:
+    shared = [record(i, at_s=i / 10, gaps_s=(0.01,) * 9, clock="kernel", coalesced=2) for i in range(200)]
+    assert "shared a read" in _reasons("kernel", records=shared, loop_lag_p99_s=0.004)
+    assert _reasons("kernel", records=shared, loop_lag_p99_s=0.001) == ""
+    assert _reasons("wire", records=shared, loop_lag_p99_s=0.004) == ""
+
+
+def test_a_rate_that_was_not_reached_is_invalid_and_chance_is_not() -> None:
+    few = [record(i, at_s=i / 5, gaps_s=(0.01,)) for i in range(100)]
+    assert "only 50.0% of the request rate" in _reasons(arrival="constant", records=few)
+    nearly = [record(i, at_s=i / 10, gaps_s=(0.01,)) for i in range(185)]
+    assert _reasons(arrival="poisson", records=nearly) == ""
+    assert "request rate" in _reasons(arrival="constant", records=nearly)
+
+
+def test_requests_cut_off_and_too_few_are_invalid() -> None:
+    cut = [record(i, at_s=i / 10, outcome="cancelled" if i < 10 else "ok") for i in range(200)]
+    assert "5.0% of the requests were cut off" in _reasons(records=cut)
+    assert "only 5 requests succeeded" in _reasons(records=[record(i) for i in range(5)])
+
+
+def test_a_workers_own_counts_must_match_what_arrived() -> None:
+    assert _reasons(sent=200, ok=200, failed=0, cancelled=0) == ""
+    assert "worker w0 sent 201 requests but ended 200" in _reasons(sent=201, ok=200, failed=0, cancelled=0)
+    assert "counted (190, 10, 0) ok, failed, cancelled but (200, 0, 0) arrived" in _reasons(
+        sent=200, ok=190, failed=10, cancelled=0
+    )
+    assert "w0 stopped reporting; gather the journals" in _reasons(lost="stopped reporting")
