@@ -1,0 +1,65 @@
+"""Locust is started as a user would start it: the right words, and one line where it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tailgate.exits import BadInput
+from tests.support.openai_server import serve
+from tests.vllm_launch.commands import eventually, marked
+from vllm_launch.load_test import Load, options, run
+
+CLOSED = Load("chat-short", users=6, request_rate=None, run_time_s=90.0, warm_up_s=5.0, seed=3, workers=2)
+
+
+def test_a_closed_loop_is_asked_for_as_one_would_type_it() -> None:
+    assert options(CLOSED, "http://h:1", "base", Path("r/1-A1")) == [
+        *("-H", "http://h:1", "-u", "6", "-r", "6", "-t", "90s"),
+        *("--workload", "chat-short", "--warmup", "5", "--seed", "3", "--label", "base", "--results", "r/1-A1"),
+    ]
+
+
+def test_an_open_loop_is_asked_for_by_its_rate() -> None:
+    words = options(dataclasses.replace(CLOSED, users=None, request_rate=2.5), "http://h:1", "base", Path("r"))
+    assert words[words.index("--arrival") :][:4] == ["--arrival", "poisson", "--request-rate", "2.5"]
+    assert words[words.index("-u") + 1] == "2", "a user for each worker; the rate does not depend on them"
+
+
+def test_what_locust_refuses_is_said_in_its_own_line(tmp_path: Path) -> None:
+    with serve() as server, pytest.raises(BadInput) as caught:
+        run(
+            dataclasses.replace(CLOSED, workload="chat-shrt", run_time_s=5.0, workers=1),
+            server.url,
+            "base",
+            tmp_path / "1-A1",
+            logs=tmp_path / "logs",
+            env={},
+            tick=lambda elapsed: None,
+        )
+    assert str(caught.value) == (
+        "the load test did not run: unknown workload 'chat-shrt'; did you mean 'chat-short'?; "
+        f"its log is {tmp_path / 'logs' / '1-A1-master.log'}"
+    )
+
+
+def test_a_load_test_that_is_interrupted_leaves_no_process(tmp_path: Path, mark: str) -> None:
+    def interrupt(elapsed_s: float) -> None:
+        if (tmp_path / "1-A1" / "run.json").is_file():
+            assert marked(mark)
+            raise KeyboardInterrupt
+
+    with serve() as server:
+        with pytest.raises(KeyboardInterrupt):
+            run(
+                dataclasses.replace(CLOSED, run_time_s=60.0),
+                server.url,
+                "base",
+                tmp_path / "1-A1",
+                logs=tmp_path / "logs",
+                env={"TAILGATE_TEST_MARK": mark},
+                tick=interrupt,
+            )
+        eventually(lambda: not marked(mark), "no Locust left", 5)
