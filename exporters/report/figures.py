@@ -103,6 +103,8 @@ def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | 
         axes.set_xscale("log")
         axes.set_yscale("log")
         _latency_ticks(axes.xaxis)
+        axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 3)))
+        axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
         axes.yaxis.set_major_formatter(lambda share, _: f"{share * 100:.6g} %")
         axes.set_title(f"{name} distribution")
         axes.set_xlabel("ms, log scale")
@@ -217,7 +219,8 @@ def _svg(figure: Figure, description: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, count=1, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 role="img" aria-label="{description}"', text, count=1)
-    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)
+    # Coordinates to a hundredth of a point; the text between tags are ticks, whose digits count.
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)
     text = re.sub(r"font: [^;\"]*?(\d+\.?\d*)px [^;\"]*", r"font-size: \1px", text)
     for stand_in, variable in _VARIABLES.items():
         text = text.replace(stand_in, f"var({variable})")
