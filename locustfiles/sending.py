@@ -12,7 +12,7 @@ from gevent.lock import Semaphore
 
 from exporters.quality import WorkerHealth
 from locustfiles.client.clock import Clock
-from locustfiles.client.errors import CONNECT, EMPTY, RESET, TIMEOUT_CONNECT
+from locustfiles.client.errors import API_ERROR, CONNECT, EMPTY, RESET, TIMEOUT_CONNECT
 from locustfiles.client.reading import Asked
 from locustfiles.client.stream import Cancelled, Outcome, StreamingClient
 from locustfiles.feed import Feed, Ticket
@@ -114,7 +114,7 @@ class Sender:
         try:
             for attempt in range(1 + self._retries):
                 outcome = self._send(ticket, attempt)
-                if outcome.error not in _AGAIN or attempt == self._retries:
+                if not _may_succeed_later(outcome) or attempt == self._retries:
                     return
                 asked_s = outcome.reading.retry_after_s if outcome.reading else None
                 if self.over.wait(min(wait_s if asked_s is None else asked_s, _LONGEST_WAIT_S)):
@@ -223,3 +223,8 @@ class Sender:
             self.perform(ticket)
         finally:
             self._room.release()
+
+
+def _may_succeed_later(outcome: Outcome) -> bool:
+    """Whether to send it again; an error inside a stream counts where it came first: vLLM tells a full queue so."""
+    return outcome.error in _AGAIN or (outcome.error == API_ERROR and not len(outcome.arrivals_ns))

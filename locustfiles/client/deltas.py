@@ -198,6 +198,8 @@ class Tally:
                 return
             if response.output is None and not response.error:
                 self.fail(MALFORMED, "JSON without output")
+            if self.texts is not None:
+                self._keep_text(0, *_texts_in(response.output))
             self._take_response(response, response.status or "completed")
             return
         reply = self._decoded(_decode_chunk, body)
@@ -286,3 +288,10 @@ class Tally:
 def _worst(told: str, status: str | None) -> str:
     """The status of a response whose last event tells one and its object another: vLLM calls each end completed."""
     return next((bad for bad in _BY_BADNESS if bad in (told, status)), told)
+
+
+def _texts_in(output: Any) -> list[Any]:
+    """The texts in a whole response's `output`, which is a list of items with a list of parts each."""
+    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    parts = [part for item in items if isinstance(item.get("content"), list) for part in item["content"]]
+    return [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "output_text"]

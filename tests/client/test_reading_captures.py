@@ -46,6 +46,13 @@ def test_streams(name: str, events: int, tokens: int, source: str, finish: str) 
     assert (reading.finish_reason, reading.notes) == (finish, ())
 
 
+def test_a_responses_stream_that_calls_its_end_completed_and_means_incomplete() -> None:
+    reading = read("responses_stream", Asked("/v1/responses", max_tokens=6, ignore_eos=True, keep_text=True))
+    assert (reading.error, reading.events, reading.output_tokens, reading.prompt_tokens) == (None, 2, 6, 10)
+    assert (reading.finish_reason, reading.short_output, reading.notes) == ("length", False, ())
+    assert reading.text == "Frame stdinrange patchSP wait"
+
+
 def test_usage_on_each_chunk_counts_the_tokens_of_each_event() -> None:
     reading = read("chat_stream_contusage", Asked(max_tokens=8, ignore_eos=True))
     assert reading.token_counts == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -59,6 +59,30 @@ good(
     4,
     asked=RESPONSES,
 )
+# vLLM calls every end completed, and tells the truth in the object.
+good(
+    "responses_incomplete_by_its_object",
+    chunked([*_SAID, _says("completed", response={"status": "incomplete", "usage": {"output_tokens": 4}})]),
+    2,
+    4,
+    asked=RESPONSES,
+)
+bad(
+    "responses_failed_by_its_object",
+    "api_error",
+    chunked([*_SAID, _says("completed", response={"status": "failed", "error": {"message": "died"}})]),
+    2,
+    message="died",
+    asked=RESPONSES,
+)
+bad(
+    "responses_cancelled",
+    "aborted",
+    chunked([*_SAID, _says("completed", response={"status": "cancelled"})]),
+    2,
+    finish="abort",
+    asked=RESPONSES,
+)
 bad(
     "responses_failed",
     "api_error",

@@ -52,12 +52,18 @@ plain(
     whole(
         "200 OK",
         json.dumps(
-            {"status": "completed", "output": [{}], "error": None, "usage": {"input_tokens": 1, "output_tokens": 6}}
+            {
+                "status": "completed",
+                "output": [{}, {"type": "message", "content": [{"type": "output_text", "text": "hi"}]}],
+                "error": None,
+                "usage": {"input_tokens": 1, "output_tokens": 6},
+            }
         ).encode(),
     ),
     tokens=6,
     finish="stop",
-    asked=Asked("/v1/responses", stream=False),
+    answer="hi",
+    asked=Asked("/v1/responses", stream=False, keep_text=True),
 )
 plain(
     "whole_responses_failed",
