@@ -22,7 +22,7 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 from locustfiles import console, locust_stats
 from locustfiles.crew import Crew
 from locustfiles.fleet import REPORT_INTERVAL_S, Alone, Distributed, Enlisted
-from locustfiles.leader import Leader, ask_server
+from locustfiles.leader import Course, Leader, ask_server
 from locustfiles.options import add_options
 from locustfiles.settings import ApiKey, chosen, read_settings
 from locustfiles.web import Admission, announce_starts
@@ -164,6 +164,7 @@ class _Head:
         self._leader = Leader(environment, _key, self._all_done)
         self._admission = Admission()
         self._shown: list[str] = []
+        self._run_time_s = self._take_run_time()
         if isinstance(runner, MasterRunner):
             self._leader.fleet = Distributed(environment, runner, self._leader.take)
         else:
@@ -189,12 +190,28 @@ class _Head:
     def _headless(self) -> bool:
         return self._environment.web_ui is None
 
+    def _take_run_time(self) -> float | None:
+        """Takes --run-time out of Locust's hands, which would count it from before the run is prepared."""
+        options = self._environment.parsed_options
+        automatic = getattr(options, "headless", False) or getattr(options, "autostart", False)
+        if not automatic or self._environment.shape_class is not None or not options.run_time:
+            return None
+        run_time_s, options.run_time = float(options.run_time), None
+        return run_time_s
+
     def _begin(self, **_: Any) -> None:
+        run_time_s, self._run_time_s = self._run_time_s, None
+        if run_time_s is not None:
+            self._environment.parsed_options.run_time = run_time_s
         try:
             self._leader.begin()
         except BadInput as error:
             self._refuse(error)
         self._admission.grant()
+        if run_time_s is not None:
+            logger.info("run time: %g s from now", run_time_s)
+            gevent.get_hub().loop.update_now()
+            gevent.spawn_later(run_time_s, self._end_run, self._leader.course)
 
     def _refuse(self, error: BadInput) -> NoReturn:
         if self._headless:
@@ -244,9 +261,11 @@ class _Head:
 
     def _all_done(self) -> None:
         logger.info("all requests have been sent and answered")
-        gevent.spawn(self._end_run)
+        gevent.spawn(self._end_run, self._leader.course)
 
-    def _end_run(self) -> None:
+    def _end_run(self, course: Course | None) -> None:
+        if self._leader.course is not course or course is None or course.ending:
+            return
         options = self._environment.parsed_options
         if self._headless:
             self._runner.quit()
