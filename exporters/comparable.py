@@ -38,6 +38,32 @@ def obstacles(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> li
     return found
 
 
+def remarks(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:
+    """What does not stand against a comparison but belongs beside it, each remark one line."""
+    found = []
+    launches = [{_shown(_engine_launched(run.facts)) for run in side if run.facts.launch} for side in (base, candidate)]
+    if len(launches[0]) == 1 and launches[0] == launches[1]:
+        found.append("both sides ran one and the same launch config: whatever differs is chance")
+    seeds = [sorted(_shown(run.facts.seed) for run in side) for side in (base, candidate)]
+    if seeds[0] != seeds[1]:
+        found.append(
+            "the sides sent other requests of the same kind, since their seeds differ; one --seed for both tells "
+            "smaller differences apart"
+        )
+    if not one_slo(base, candidate):
+        found.append("goodput is left out: the runs were held to different objectives")
+    return found
+
+
+def one_slo(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> bool:
+    """Whether all runs were held to the same objectives (or to none)."""
+    return len({run.facts.slo for run in (*base, *candidate)}) == 1
+
+
+def _engine_launched(facts: Facts) -> dict[str, Any]:
+    return {key: facts.launch.get(key) or None for key in ("engine", "model", "device", "args", "env")}
+
+
 def _arrival(facts: Facts) -> Any:
     """What the sending depends on: the schedule in open loop, the number of users in closed loop."""
     arrival = facts.meta.get("arrival")

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from exporters.blocks import COMPARED, LEVELS_COMPARED, Blocks, blocks_of
-from exporters.comparable import obstacles
+from exporters.comparable import obstacles, one_slo, remarks
 from exporters.facts import Facts
 from exporters.intervals import (
     Effect,
@@ -118,6 +118,8 @@ class Comparison:
     metrics: list[MetricComparison]
     refusals: list[str]
     forced: bool
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know that is no obstacle, each one line."""
 
     @property
     def refused(self) -> bool:
@@ -168,6 +170,7 @@ class Comparison:
             "family_level": FAMILY_LEVEL,
             "refusals": self.refusals,
             "forced": self.forced,
+            "notes": self.notes,
             "metrics": [m.to_dict() for m in self.metrics],
         }
 
@@ -209,6 +212,7 @@ def compare(
         metrics=[],
         refusals=against,
         forced=force and bool(against),
+        notes=remarks(base, candidate),
     )
     if comparison.refused:
         return comparison
@@ -249,7 +253,7 @@ def _figures(base: list[Measurement], candidate: list[Measurement], gate: frozen
     throughput.base, throughput.candidate = (_per_s(side, "tokens") for side in blocks)
     throughput.effect = rate_effect(*blocks, weights, lambda b: b.tokens)
     figures.append(throughput)
-    if all(b.good is not None for side in blocks for b in side):
+    if all(b.good is not None for side in blocks for b in side) and one_slo(base, candidate):
         goodput = MetricComparison("goodput", "requests/s", "goodput" in gate)
         goodput.base, goodput.candidate = (_per_s(side, "good") for side in blocks)
         goodput.effect = rate_effect(*blocks, weights, lambda b: b.sent if b.good is None else b.good)

@@ -75,10 +75,12 @@ class Measured:
 
     @property
     def rate_share(self) -> float | None:
-        """Achieved over requested rate, at the upper end of what random arrivals alone may have left out of it."""
+        """Achieved over requested rate; None where random arrivals alone may have made up for what is missing."""
         if not self.rate_requested or self.rate_achieved is None:
             return None
-        return (self.rate_achieved + self.rate_chance) / self.rate_requested
+        if self.rate_chance and self.rate_achieved + self.rate_chance >= self.rate_requested:
+            return None
+        return self.rate_achieved / self.rate_requested
 
     @property
     def add_workers(self) -> str:

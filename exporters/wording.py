@@ -116,6 +116,7 @@ def screen(comparison: Comparison) -> str:
     if comparison.refused:
         return "\n".join([*lines, "Make them comparable, or compare all the same with --force."])
     lines += [f"FORCED although not comparable: {reason}" for reason in comparison.refusals]
+    lines += [f"Note: {note}." for note in comparison.notes]
     rows = [("metric", "baseline", "candidate", "change", f"{CONFIDENCE:.0%} interval", "verdict", "")]
     rows += [
         (

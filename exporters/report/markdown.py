@@ -26,6 +26,7 @@ def markdown(base: list[Run], candidate: list[Run], comparison: Comparison | Non
         f"**Forced although not comparable:** {_safe(reason)}\n" for reason in comparison.refusals if comparison.forced
     ]
     if not comparison.refused:
+        lines += [f"Note: {_safe(note)}.\n" for note in comparison.notes]
         lines += [
             f"| metric | baseline | candidate | change | {CONFIDENCE:.0%} interval | verdict |",
             "| --- | ---: | ---: | ---: | ---: | --- |",

@@ -1,0 +1,51 @@
+"""What belongs beside a comparison without standing against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from exporters.compare import compare
+from exporters.report import write_markdown, write_report
+from tests.support.runs import queueing_records, store
+
+SAME_LAUNCH = "both sides ran one and the same launch config: whatever differs is chance"
+OTHER_SEEDS = (
+    "the sides sent other requests of the same kind, since their seeds differ; one --seed for both tells smaller "
+    "differences apart"
+)
+OTHER_OBJECTIVES = "goodput is left out: the runs were held to different objectives"
+
+
+def test_one_launch_config_on_both_sides_is_compared_and_said_everywhere(tmp_path: Path) -> None:
+    base, again = (store(tmp_path / name, queueing_records(i)) for i, name in enumerate(("a", "b")))
+    found = compare([base], [again])
+    assert (found.notes, int(found.exit_code)) == ([SAME_LAUNCH], 0)
+    assert f"Note: {SAME_LAUNCH}." in found.text()
+    assert found.to_dict()["notes"] == [SAME_LAUNCH]
+    for write, path in ((write_report, tmp_path / "r.html"), (write_markdown, tmp_path / "r.md")):
+        write(path, [base], [again], found)
+        assert f"Note: {SAME_LAUNCH}." in path.read_text()
+
+
+def test_seeds_that_nobody_asked_for_may_differ(tmp_path: Path) -> None:
+    base = store(tmp_path / "a", queueing_records(1), seed=11, seed_drawn=True)
+    other = store(tmp_path / "b", queueing_records(2), seed=12, seed_drawn=True, launch={"args": {"max-num-seqs": 8}})
+    found = compare([base], [other])
+    assert not found.refused
+    assert found.notes == [OTHER_SEEDS]
+
+
+def test_repeats_hold_the_same_seeds_in_any_order(tmp_path: Path) -> None:
+    base = [store(tmp_path / f"a{seed}", queueing_records(seed), seed=seed) for seed in (1, 2)]
+    other = [store(tmp_path / f"b{seed}", queueing_records(seed), seed=seed, launch=None) for seed in (2, 1)]
+    found = compare(base, other)
+    assert (found.refused, found.notes) == (False, [])
+
+
+def test_goodput_under_another_objective_is_no_comparison(tmp_path: Path) -> None:
+    base = store(tmp_path / "a", queueing_records(1), slo="ttft<200ms", launch=None)
+    other = store(tmp_path / "b", queueing_records(1), slo="ttft<500ms", launch=None)
+    found = compare([base], [other])
+    assert found.notes == [OTHER_OBJECTIVES]
+    assert "goodput" not in {m.name for m in found.metrics}
+    assert "goodput" in {m.name for m in compare([base], [base]).metrics}
