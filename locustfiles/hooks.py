@@ -192,7 +192,7 @@ class _Head:
 
     def _take_run_time(self) -> float | None:
         """Takes --run-time out of Locust's hands, which would count it from before the run is prepared."""
-        options = self._environment.parsed_options
+        options: Any = self._environment.parsed_options
         automatic = getattr(options, "headless", False) or getattr(options, "autostart", False)
         if not automatic or self._environment.shape_class is not None or not options.run_time:
             return None
@@ -201,8 +201,9 @@ class _Head:
 
     def _begin(self, **_: Any) -> None:
         run_time_s, self._run_time_s = self._run_time_s, None
+        options: Any = self._environment.parsed_options
         if run_time_s is not None:
-            self._environment.parsed_options.run_time = run_time_s
+            options.run_time = run_time_s
         try:
             self._leader.begin()
         except BadInput as error:
