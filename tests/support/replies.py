@@ -13,6 +13,10 @@ GAP_S = 0.02
 """Between the builders' events."""
 
 
+UNIQUE = b"@" * 32
+"""Sent as an id that no other reply has."""
+
+
 @dataclass(frozen=True)
 class Send:
     data: bytes

@@ -2,7 +2,8 @@
 
 A process of its own (`ScriptedServer` starts and asks it), so that nothing in the test's process can delay it. A POST
 names its script by the body's `reply`; without one, scripts are dealt from `--mix`. `GET /truth` tells what was served
-by name, and for each body's `tag` when each write was made (CLOCK_REALTIME ns). `GET /v1/models` names one model.
+by name, the last body that each path got, and for each body's `tag` when each write was made (CLOCK_REALTIME ns).
+`GET /v1/models` names one model.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import sys
 import threading
 import time
 import urllib.request
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.support.catalogue import REPLIES
-from tests.support.replies import Close, Endless, Hold, Reset, Send, Steps, Wait, head
+from tests.support.replies import UNIQUE, Close, Endless, Hold, Reset, Send, Steps, Wait, head
 
 MODEL = "scripted"
 _ROOT = Path(__file__).parents[2]
@@ -40,6 +42,7 @@ class _Server:
         self.connections = 0
         self.refused = 0
         self.writes: dict[str, list[int]] = {}
+        self.bodies: dict[str, Any] = {}
         self.deal = _dealt(options.mix, options.seed)
         self.context: ssl.SSLContext | None = None
         if options.certificate:
@@ -91,6 +94,7 @@ class _Server:
                 fields = json.loads(body)
             except ValueError:
                 fields = {}
+            self.bodies[path] = fields
             name = fields.get("reply") or next(self.deal)
             tag = fields.get("tag", "")
             if not self._play(connection, REPLIES[name].steps, came_at, name, tag) or self.options.close_each:
@@ -110,7 +114,7 @@ class _Server:
                 time.sleep(max(0.0, due - time.monotonic()))
             elif isinstance(step, Send):
                 writes.append(time.time_ns())
-                connection.sendall(step.data)
+                connection.sendall(step.data.replace(UNIQUE, uuid.uuid4().hex.encode()))
             elif isinstance(step, Close):
                 return False
             elif isinstance(step, Reset):
@@ -135,6 +139,7 @@ class _Server:
                     "refused": self.refused,
                     "open": self.open - 1,
                     "writes": self.writes,
+                    "bodies": self.bodies,
                 }
                 body = json.dumps(page).encode()
         elif path == "/v1/models":

@@ -8,6 +8,7 @@ from tests.support.catalogue.reply import ANSWER, ERROR, ERROR_SAID, bad, refuse
 from tests.support.replies import (
     DONE,
     LAST_CHUNK,
+    UNIQUE,
     Close,
     Send,
     Wait,
@@ -73,6 +74,16 @@ refused(
     ),
     500,
 )
+refused(
+    "http_503_soon",
+    whole("503 Service Unavailable", b'{"error": {"message": "full"}}', retry_after="1"),
+    503,
+    "full",
+    retry_after_s=1,
+)
+_OF_ONE_REQUEST = f"request chatcmpl-{UNIQUE.decode()} at 2026-11-29T17:01:02Z from 10.0.0.7:41234 died after 1.25 s"
+refused("http_500_with_id", whole("500 Oops", json.dumps({"error": {"message": _OF_ONE_REQUEST}}).encode()), 500)
+bad("error_mid_with_id", "api_error", chunked([*_PART, event({"error": {"message": _OF_ONE_REQUEST}}), DONE]), 3)
 refused("http_503_cut", (Send(head("503 Service Unavailable", content_length="500") + b'{"err'), Close()), 503)
 refused(
     "redirect_302",
