@@ -18,8 +18,11 @@ PARTS = {
     "client_clocks": "how true each clock is, and what it costs",
     "suite_load": "the whole suite under Locust, against the truth",
     "client_many": "thousands of slow streams in one process",
+    "prompt_preparation": "what making prompts of exact length costs",
     "engine_lateness": "how late the embedded engine writes",
     "engine_calibration": "the embedded engine against published silicon",
+    "compare_calibration": "false alarms, power and coverage of the verdict; time for ten million gaps",
+    "compare_on_engine": "the same on the embedded engine's own queue (a quarter of an hour)",
 }
 
 
