@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from exporters.run_store import Run, recover
 from exporters.summary import exit_code
@@ -22,10 +22,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(arguments.do(arguments))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says a mistake in one line, as all else here does, and not below a usage of several."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(message, f"see: {self.prog} --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m exporters", description="What runs measured, judged.", epilog=EPILOG
-    )
+    parser = _Parser(prog="python -m exporters", description="What runs measured, judged.", epilog=EPILOG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     summary = commands.add_parser("summary", help="a run's figures", epilog=EPILOG)
@@ -69,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     recover_command.set_defaults(do=_recover)
 
     baseline = commands.add_parser("baseline", help="runs to compare with, small enough for git")
-    actions = baseline.add_subparsers(required=True, metavar="save|list")
+    actions = baseline.add_subparsers(required=True, metavar="save|list|show")
     save = actions.add_parser("save", help="keep a run as baselines/NAME.json")
     save.add_argument("run", metavar="RUN", help="a run directory, or a comma list of repeats")
     save.add_argument("name", metavar="NAME")
@@ -80,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--directory", type=Path, default=Path("baselines"), help="default: baselines")
     listing.add_argument("--json", action="store_true", help="print the list as JSON")
     listing.set_defaults(do=_baseline_list)
+
+    show = actions.add_parser("show", help="what one holds")
+    show.add_argument("name", metavar="NAME")
+    show.add_argument("--directory", type=Path, default=Path("baselines"), help="default: baselines")
+    show.add_argument("--json", action="store_true", help="print it as JSON, without the histograms")
+    show.set_defaults(do=_baseline_show)
 
     convert = commands.add_parser("convert", help="a run in another tool's format")
     convert.add_argument("run", metavar="RUN")
@@ -161,6 +172,14 @@ def _baseline_list(arguments: argparse.Namespace) -> int:
 
     kept = baseline.listing(arguments.directory)
     print(_json(kept) if arguments.json else baseline.listing_text(kept, arguments.directory))
+    return Exit.GOOD
+
+
+def _baseline_show(arguments: argparse.Namespace) -> int:
+    from exporters import baseline
+
+    runs = baseline.described(arguments.name, arguments.directory)
+    print(_json(runs) if arguments.json else baseline.described_text(runs))
     return Exit.GOOD
 
 

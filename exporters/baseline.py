@@ -6,6 +6,7 @@ every compared metric by block of time: enough for intervals from the file alone
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,8 @@ from tailgate.exits import BadInput
 BASELINE_SCHEMA = "tailgate.baseline/1"
 DIRECTORY = Path("baselines")
 _KEPT = (
-    "started_utc", "suite_version", "label", "workload", "model", "seed", "arrival", "users", "slo", "clock", "engine",
-    "simulated", "launch", "bodies_sha256", "command",
+    "started_utc", "suite_version", "label", "workload", "model", "seed", "seed_drawn", "arrival", "users", "slo",
+    "clock", "engine", "simulated", "launch", "bodies_sha256", "command",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -97,6 +98,37 @@ def listing_text(kept: Sequence[Mapping[str, Any]], directory: Path) -> str:
         kind = ", simulated" if entry["simulated"] else ""
         lines.append(f"{entry['name']}: {entry['workload']}, {entry['model']}, {runs}, {entry['started_utc']}{kind}")
     return "\n".join(lines)
+
+
+def described(name: str, directory: Path = DIRECTORY) -> list[dict[str, Any]]:
+    """What a baseline holds, one mapping a run. Raises `BadInput` where there is none of that name."""
+    path = find(name, directory)
+    if path is None:
+        known = [kept["name"] for kept in listing(directory)]
+        close = difflib.get_close_matches(name, known, n=1)
+        mend = (
+            f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}" if known else "there are none yet"
+        )
+        raise BadInput(f"no baseline '{name}' in {directory}", mend)
+    return [{"meta": dict(run.facts.meta), **run.summary} for run in load(path)]
+
+
+def described_text(runs: Sequence[Mapping[str, Any]]) -> str:
+    """A baseline's runs for the screen."""
+    from exporters.tables import metric_table
+
+    lines = []
+    for run in runs:
+        facts, requests = Facts(run["meta"]), run["requests"]
+        if facts.simulated:
+            lines.append("SIMULATED: these figures come from the embedded engine, not from a GPU.")
+        lines += [
+            f"{facts.label}: {facts.workload}, {facts.model}, seed {facts.seed}, {facts.meta.get('started_utc')}",
+            f"{requests['sent']} sent in {run['window']['seconds']:.1f} s; {run['quality']['clock']} clock",
+            *metric_table(run["metrics"]),
+            "",
+        ]
+    return "\n".join(lines[:-1])
 
 
 def _packed(measured: Measurement) -> dict[str, Any]:
