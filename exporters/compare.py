@@ -224,11 +224,21 @@ def compare(
     return comparison
 
 
+def _matched(base: list[Measurement], candidate: list[Measurement]) -> bool:
+    """Whether each run has one of the same seed on the other side; puts both sides into the seeds' order if so."""
+    seeds = [[str(m.facts.seed) for m in side if m.facts.seed is not None] for side in (base, candidate)]
+    if sorted(seeds[0]) != sorted(seeds[1]) or not len(set(seeds[0])) == len(seeds[0]) == len(base) == len(candidate):
+        return False
+    for side in (base, candidate):
+        side.sort(key=lambda m: str(m.facts.seed))
+    return True
+
+
 def _figures(base: list[Measurement], candidate: list[Measurement], gate: frozenset[str]) -> list[MetricComparison]:
     """Every figure both sides have, without verdicts."""
+    matched = _matched(base, candidate)
     blocks = [m.blocks for m in base], [m.blocks for m in candidate]
-    paired = base[0].facts.open_loop and [m.facts.seed for m in base] == [m.facts.seed for m in candidate]
-    weights = draw_weights(*blocks, paired=paired)
+    weights = draw_weights(*blocks, paired=matched and base[0].facts.open_loop)
     failures = any(b.failed.any() for side in blocks for b in side)
     figures: list[MetricComparison] = []
     for metric in COMPARED:
@@ -241,22 +251,23 @@ def _figures(base: list[Measurement], candidate: list[Measurement], gate: frozen
                 draws[1],
                 level,
                 [_exact(side, d, metric, level) for side, d in zip(blocks, draws, strict=True)],
+                matched,
             )
             figures.append(figure)
         if failures and metric in ("ttft", "e2e"):
             draws = tuple(QuantileDraws(s, w, metric, failed_too=True) for s, w in zip(blocks, weights, strict=True))
             for name, level in (("p95", 0.95), ("p99", 0.99)):
                 figure = MetricComparison(f"{metric}_{name}_adjusted", "s", f"{metric}_{name}_adjusted" in gate)
-                _compare_quantile(figure, draws[0], draws[1], level, [d.whole(level) for d in draws])
+                _compare_quantile(figure, draws[0], draws[1], level, [d.whole(level) for d in draws], matched)
                 figures.append(figure)
     throughput = MetricComparison("throughput", "tokens/s", "throughput" in gate)
     throughput.base, throughput.candidate = (_per_s(side, "tokens") for side in blocks)
-    throughput.effect = rate_effect(*blocks, weights, lambda b: b.tokens)
+    throughput.effect = rate_effect(*blocks, weights, lambda b: b.tokens, matched)
     figures.append(throughput)
     if all(b.good is not None for side in blocks for b in side) and one_slo(base, candidate):
         goodput = MetricComparison("goodput", "requests/s", "goodput" in gate)
         goodput.base, goodput.candidate = (_per_s(side, "good") for side in blocks)
-        goodput.effect = rate_effect(*blocks, weights, lambda b: b.sent if b.good is None else b.good)
+        goodput.effect = rate_effect(*blocks, weights, lambda b: b.sent if b.good is None else b.good, matched)
         if goodput.effect is None:
             _compare_without_goodput(goodput, share_effect(*blocks, weights, "good"))
         figures.append(goodput)
@@ -270,7 +281,12 @@ def _figures(base: list[Measurement], candidate: list[Measurement], gate: frozen
 
 
 def _compare_quantile(
-    figure: MetricComparison, base: QuantileDraws, candidate: QuantileDraws, level: float, values: Sequence[float]
+    figure: MetricComparison,
+    base: QuantileDraws,
+    candidate: QuantileDraws,
+    level: float,
+    values: Sequence[float],
+    matched: bool,
 ) -> None:
     counts = base.observations, candidate.observations
     if not all(enough(n, level) for n in counts):
@@ -284,7 +300,7 @@ def _compare_quantile(
         figure.verdict = "undecided"
         _compare_infinite(figure, base, candidate, level)
         return
-    figure.effect = quantile_effect(base, candidate, level, math.log(values[1] / values[0]))
+    figure.effect = quantile_effect(base, candidate, level, math.log(values[1] / values[0]), matched)
 
 
 def _compare_infinite(figure: MetricComparison, base: QuantileDraws, candidate: QuantileDraws, level: float) -> None:

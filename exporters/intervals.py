@@ -4,7 +4,8 @@ Three sources of noise are told apart:
 
 - *within runs*: blocks of time (`exporters.blocks`) are drawn anew, with replacement, inside each run. Where both
   sides replayed the same schedule, a pair of runs draws the same blocks, so that what the schedule did to both cancels.
-- *between repeats, as seen*: what the spread of repeated runs shows beyond what their blocks explain.
+- *between repeats, as seen*: what the spread of repeated runs shows beyond what their blocks explain; where runs of the
+  sides share their seeds, the spread of their differences.
 - *between launches, as allowed for*: two launches of one config differ by more than one run can show. Intervals and
   verdicts allow for `LAUNCH_SPREAD`, held with the weight of `LAUNCH_SPREAD_DF` repeats and corrected by those
   that are there; so a single run a side gives a verdict on large differences only.
@@ -160,19 +161,31 @@ class _Cumulated:
         return found
 
 
-def quantile_effect(base: QuantileDraws, candidate: QuantileDraws, level: float, estimate: float) -> Effect:
-    """The effect on a quantile's logarithm; `estimate` is the log ratio of the exact values."""
+def quantile_effect(
+    base: QuantileDraws, candidate: QuantileDraws, level: float, estimate: float, matched: bool = False
+) -> Effect:
+    """The effect on a quantile's logarithm; `estimate` is the log ratio of the exact values.
+
+    `matched`: the sides have as many runs, and run i of one had the seed of run i of the other.
+    """
     drawn = np.log(candidate.draws(level)) - np.log(base.draws(level))
     runs = [(np.log(side.by_run(level)), [np.log(d) for d in side.draws_by_run(level)]) for side in (base, candidate)]
     # Buckets have a width: no two quantiles are known to be closer than that allows.
     grain = RELATIVE_ERROR / math.sqrt(3)
-    return _effect(estimate, drawn, runs, (base.df(level), candidate.df(level)), _blocks_a_run(base), grain)
+    return _effect(estimate, drawn, runs, (base.df(level), candidate.df(level)), _blocks_a_run(base), grain, matched)
 
 
 def rate_effect(
-    base: Side, candidate: Side, weights: tuple[list[Floats], list[Floats]], amount: Callable[[Blocks], Floats]
+    base: Side,
+    candidate: Side,
+    weights: tuple[list[Floats], list[Floats]],
+    amount: Callable[[Blocks], Floats],
+    matched: bool = False,
 ) -> Effect | None:
-    """The effect on the logarithm of an amount per second (tokens, good requests); None where a side has none."""
+    """The effect on the logarithm of an amount per second (tokens, good requests); None where a side has none.
+
+    `matched` as in `quantile_effect`.
+    """
     totals = [_rate(side, amount) for side in (base, candidate)]
     if min(totals) <= 0:
         return None
@@ -187,7 +200,7 @@ def rate_effect(
     drawn = np.log(np.maximum(draws[1], 1e-12)) - np.log(np.maximum(draws[0], 1e-12))
     df = tuple(float(sum(run.count - 1 for run in side)) for side in (base, candidate))
     least = min(run.count for side in (base, candidate) for run in side)
-    return _effect(math.log(totals[1] / totals[0]), drawn, runs, (df[0], df[1]), least, 0.0)
+    return _effect(math.log(totals[1] / totals[0]), drawn, runs, (df[0], df[1]), least, 0.0, matched)
 
 
 def share_effect(
@@ -215,18 +228,28 @@ def _effect(
     dfs: tuple[float, float],
     least_blocks: int,
     grain: float,
+    matched: bool,
 ) -> Effect:
     # Drawing B blocks out of B sees (B - 1) / B of their variance.
     small = least_blocks / max(least_blocks - 1, 1)
     within = float(np.var(drawn)) * small + grain**2
     repeats = [len(of_runs) for of_runs, _ in runs]
-    seen_df = sum(repeats) - 2
+    seen_df = repeats[0] - 1 if matched else sum(repeats) - 2
     shared = sum(1 / n for n in repeats)
     seen = 0.0
     if seen_df > 0:
-        spread = sum(float(((of_runs - of_runs.mean()) ** 2).sum()) for of_runs, _ in runs) / seen_df
-        explained = np.mean([float(np.var(d)) * small for _, draws in runs for d in draws])
-        seen = max(0.0, spread - float(explained))
+        if matched:
+            # What one seed did to both of its runs is no noise: only how far apart they are can be.
+            differences = [runs[1][0] - runs[0][0]]
+            redrawn = [b - a for a, b in zip(runs[0][1], runs[1][1], strict=True)]
+            parts = 2
+        else:
+            differences = [of_runs for of_runs, _ in runs]
+            redrawn = [d for _, draws in runs for d in draws]
+            parts = 1
+        spread = sum(float(((d - d.mean()) ** 2).sum()) for d in differences) / seen_df
+        explained = float(np.mean([np.var(d) for d in redrawn])) * small
+        seen = max(0.0, spread - explained) / parts
     within_df = (dfs[0] + dfs[1]) / 2 if min(dfs) < 2 else dfs[0] + dfs[1]
     allowed = (LAUNCH_SPREAD_DF * LAUNCH_SPREAD**2 + max(seen_df, 0) * seen) / (LAUNCH_SPREAD_DF + max(seen_df, 0))
     error, df = _combined((within, within_df), (seen * shared, max(seen_df, 1)))

@@ -138,7 +138,8 @@ def test_an_empty_and_an_invalid_run_are_reported_as_such(tmp_path: Path) -> Non
     run = store(tmp_path / "none", [])
     write_report(tmp_path / "report.html", [run])
     text = _Page((tmp_path / "report.html").read_text()).text
-    assert "is not valid: only 0 requests succeeded" in text
+    assert "(none) is not valid:" in text
+    assert "only 0 requests succeeded" in text
     assert "No request succeeded inside the window." in text
 
 
