@@ -93,9 +93,11 @@ def headless(url: str, directory: Path, *arguments: object) -> list[object]:
     ]
 
 
-def run(url: str, directory: Path, *arguments: object, env: dict[str, str] | None = None) -> Ended:
+def run(
+    url: str, directory: Path, *arguments: object, env: dict[str, str] | None = None, timeout_s: float = 60
+) -> Ended:
     """One headless chat run from start to end."""
-    return end(start(*headless(url, directory, *arguments), env=env), directory)
+    return end(start(*headless(url, directory, *arguments), env=env), directory, timeout_s)
 
 
 def run_distributed(url: str, directory: Path, workers: int, *arguments: object) -> Ended:
