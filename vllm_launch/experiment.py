@@ -16,7 +16,7 @@ from typing import Any
 from exporters.compare import Comparison, compare
 from exporters.report import write_report
 from exporters.run_store import Run
-from tailgate.exits import Exit
+from tailgate.exits import Exit, worst
 from vllm_launch import effect, engine_api
 from vllm_launch.config import LaunchConfig
 from vllm_launch.engine_metrics import Scraper, read_cache_config
@@ -29,7 +29,7 @@ from vllm_launch.progress import Progress
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment came to. `exit_code` is the comparison's."""
+    """What an experiment came to. `exit_code` is the worst of the comparison's and the legs'."""
 
     directory: Path
     report: Path
@@ -55,23 +55,46 @@ def run_experiment(
     legs = experiment.legs
     progress = Progress(len(legs))
     try:
-        for leg in legs:
-            progress.step(f"{leg.side} {leg.config.name}")
-            _run_leg(experiment, leg, directory, python, progress)
+        codes = _run_legs(experiment, directory, python, progress)
     except BaseException:
         progress.broken(f"not finished; what was measured so far is kept in {directory}")
         raise
-    sides = {side: [Run.load(directory / leg.name) for leg in legs if leg.side == side] for side in ("A", "B")}
-    comparison = compare(sides["A"], sides["B"], margin=experiment.file.margin, gate=experiment.file.gate)
+    sides = {side: [directory / leg.name for leg in legs if leg.side == side] for side in ("A", "B")}
+    base, candidate = ([Run.load(path) for path in sides[side]] for side in ("A", "B"))
+    comparison = compare(base, candidate, margin=experiment.file.margin, gate=experiment.file.gate)
     (directory / "comparison.json").write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", encoding="utf-8")
     report = directory / "report.html"
-    write_report(report, sides["A"], sides["B"], comparison)
+    write_report(report, base, candidate, comparison, f"python -m vllm_launch experiment {experiment.path}")
     say(comparison.text())
+    if comparison.refused:
+        named = [f"{option} {' '.join(map(str, sides[side]))}" for option, side in (("--base", "A"), ("--run", "B"))]
+        say(f"\nto compare all the same: python -m exporters compare {' '.join(named)} --force")
     say(f"\nreport: {report}")
-    return Result(directory, report, comparison, Exit(comparison.exit_code))
+    return Result(directory, report, comparison, worst([comparison.exit_code, *codes]))
 
 
-def _run_leg(experiment: Experiment, leg: Leg, directory: Path, python: str | None, progress: Progress) -> None:
+def _run_legs(experiment: Experiment, directory: Path, python: str | None, progress: Progress) -> list[Exit]:
+    """Runs the legs in order; returns their exit codes. A leg that is not valid (a busy moment of this machine, mostly)
+    is set aside and measured once more, until that has failed to help."""
+    codes = []
+    hopeful = True
+    for leg in experiment.legs:
+        progress.step(f"{leg.side} {leg.config.name}")
+        code, outcome = _run_leg(experiment, leg, directory, python, progress)
+        if code == Exit.NOT_VALID and hopeful:
+            progress.note(f"{outcome}; measuring it once more")
+            (directory / leg.name).rename(directory / f"{leg.name}-not-valid")
+            code, outcome = _run_leg(experiment, leg, directory, python, progress)
+            hopeful = code != Exit.NOT_VALID
+        progress.done(outcome)
+        codes.append(code)
+    return codes
+
+
+def _run_leg(
+    experiment: Experiment, leg: Leg, directory: Path, python: str | None, progress: Progress
+) -> tuple[Exit, str]:
+    """Runs one leg on a fresh engine; its exit code, and what came of it in a line."""
     file = experiment.file
     logs = directory / "logs"
     load = Load(
@@ -112,7 +135,7 @@ def _run_leg(experiment: Experiment, leg: Leg, directory: Path, python: str | No
     summary = json.loads((directory / leg.name / "summary.json").read_text(encoding="utf-8"))
     requests = summary["requests"]
     trouble = "; NOT VALID: " + "; ".join(summary["quality"]["reasons"]) if code == Exit.NOT_VALID else ""
-    progress.done(f"{requests['ok']} ok, {requests['failed']} failed, {requests['cancelled']} cancelled{trouble}")
+    return code, f"{requests['ok']} ok, {requests['failed']} failed, {requests['cancelled']} cancelled{trouble}"
 
 
 def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> dict[str, Any]:

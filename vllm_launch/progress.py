@@ -33,6 +33,10 @@ class Progress:
 
     def done(self, text: str) -> None:
         """Ends the leg's line with `text`."""
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """Leaves a line about the leg standing; what goes on is shown below it."""
         self._say(f"{self._title}: {text}")
         if self._moving:
             self._stream.write("\n")
