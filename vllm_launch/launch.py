@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import random
 import re
 import socket
 import time
@@ -27,6 +28,9 @@ from vllm_launch.processes import Child
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = {"simulated": 60.0, "vllm": 1800.0}
+# Below every system's range for outgoing connections: a port from that range, free a moment ago, may belong to
+# somebody's connection by the time the engine binds it.
+_UNASSIGNED = range(18_000, 30_000)
 Say = Callable[[str], None]
 
 
@@ -134,11 +138,12 @@ def _status(status: int) -> str:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody holds now, and that no outgoing connection will be given before it is taken."""
+    for port in random.sample(_UNASSIGNED, len(_UNASSIGNED)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return port
+    raise BadInput(f"no port is free on {host}", "end what holds them, or name one with --port")
 
 
 def require_free(host: str, port: int) -> None:

@@ -36,6 +36,13 @@ def read_line(process: subprocess.Popen[str], word: str) -> str:
     raise AssertionError(f"it never said '{word}': {process.communicate()}")
 
 
+def test_a_free_port_is_none_that_an_outgoing_connection_may_be_given() -> None:
+    low, high = (int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = [free_port() for _ in range(50)]
+    assert not any(low <= port <= high for port in ports)
+    assert not any(listens(port) for port in ports)
+
+
 def test_a_launched_engine_serves_and_is_gone_afterwards(
     stub_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:
