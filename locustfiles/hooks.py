@@ -30,6 +30,10 @@ from tailgate.exits import BadInput, Exit
 
 logger = logging.getLogger(__name__)
 
+# After this many seconds without a sign of life Locust gives a worker up, and ends the run if it was the last. Locust's
+# own three are soon over on a machine whose cores are busy, while two hundred users connect.
+_SILENCE_S = 10
+
 _key = ApiKey(None)
 _checked = False
 _crews: dict[int, Crew] = {}
@@ -99,6 +103,7 @@ def _check_port(host: str, port: int, name: str, mend: str) -> None:
 def _on_init(environment: Environment, runner: Any, web_ui: Any = None, **_: Any) -> None:
     locust_stats.install()
     runners.WORKER_REPORT_INTERVAL = REPORT_INTERVAL_S
+    runners.HEARTBEAT_LIVENESS = _SILENCE_S
     # Locust sets --run-time's timer next, against gevent's idea of now, which still is the time before all imports.
     gevent.get_hub().loop.update_now()
     if isinstance(runner, WorkerRunner):

@@ -38,7 +38,7 @@ KINDS: dict[str, str] = {
     ABORTED: 'the server gave up the answer (finish_reason "abort"), as vLLM does when it is told to stop',
     TRUNCATED: "the connection closed before the answer was whole",
     MALFORMED: "bytes that are not what was asked for: no HTTP, no event stream, no JSON, no UTF-8",
-    EMPTY: "a reply without any answer in it",
+    EMPTY: "a reply without any answer in it, or a connection closed before any of it",
     RESET: "the connection was reset while the reply was awaited or under way",
 }
 """Every kind and what it means to a reader of the failures table; `http_…` stands for its whole class."""

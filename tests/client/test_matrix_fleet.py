@@ -79,13 +79,12 @@ def test_two_workers_count_what_the_server_counts(
 ) -> None:
     one, served = ended(name)
     count = FLEETS[name].requests
-    # 4 where this machine was too busy for the run to be valid.
-    assert one.code in (1, 4), one.err[-2000:]
-
     expected: Counter[str] = Counter()
     for reply, times in served.items():
         expected[UNDER_LIMITS.get(reply) or REPLIES[reply].error or "ok"] += times
     requests = one.summary["requests"]
+    # 4 where this machine was too busy for the run to be valid.
+    assert one.code in (1 if requests["failed"] else 0, 4), one.err[-2000:]
     assert set(served) == set(FLEETS[name].mix)
     assert expected.total() == count
     assert (requests["sent"], requests["cancelled"]) == (count, 0)

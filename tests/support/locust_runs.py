@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -52,9 +54,12 @@ class Ended:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port below those that the kernel gives to outgoing connections, of which other tests may open hundreds."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def start(*arguments: object, cwd: Path = ROOT, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
