@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from exporters.quantiles import enough, statistics
-from exporters.record import RequestRecord
+from exporters.record import RequestRecord, decode_record, encode_record
 from exporters.summary import exit_code, summarise
+from exporters.tables import said_of_answers
 from tests.support.runs import START_NS, failed, meta, queueing_records, record
 
 
@@ -74,6 +75,33 @@ def test_sent_is_ok_failed_and_cancelled_for_every_class() -> None:
         "sent": 2, "ok": 0, "failed": 1, "cancelled": 1, "by_error": {},
     }  # fmt: skip
     assert exit_code(found) in (1, 4)
+
+
+def test_retries_short_answers_and_notes_are_told_apart() -> None:
+    records = [
+        record(0, at_s=1),
+        failed(1, at_s=2, error="http_503", retry_after_s=1.0),
+        failed(1, at_s=3, error="http_503", attempt=1, sequence=2),
+        record(1, at_s=4, attempt=2, sequence=3),
+        record(2, at_s=5, sequence=4, short_output=True, notes=("no [DONE]", "bytes after the response")),
+        record(3, at_s=6, sequence=5, notes=("no [DONE]",), request_class="rag"),
+        record(4, at_s=7, sequence=6, notes=("no [DONE]",), short_output=True, attempt=1, in_window=False),
+    ]
+    found = summarise([decode_record(encode_record(each)) for each in records], meta(20.0))
+    assert found["answers"] == {
+        "retries": {"sent": 2, "ok": 1, "failed": 1, "cancelled": 0},
+        "short_output": 1,
+        "notes": {"bytes after the response": 1, "no [DONE]": 2},
+    }
+    assert found["classes"]["rag"]["answers"]["notes"] == {"no [DONE]": 1}
+    assert found["requests"]["sent"] == 6
+    assert said_of_answers(found["answers"]) == [
+        "of these 2 were retries: 1 ok, 1 failed, 0 cancelled",
+        "short answers: 1 requests got fewer tokens than they demanded",
+        "note: 1 x bytes after the response",
+        "note: 2 x no [DONE]",
+    ]
+    assert said_of_answers(summarise([record()], meta())["answers"]) == []
 
 
 def test_failures_are_in_no_latency_but_in_the_adjusted_tail() -> None:

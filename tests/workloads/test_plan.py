@@ -119,6 +119,43 @@ def test_completions_and_objectives() -> None:
     assert [objective.text for objective in requests["b"].slo] == ["e2e<2s"]
 
 
+def test_responses_are_asked_in_their_own_words() -> None:
+    keys: dict[str, Any] = {"endpoint": "responses", "system-prompt-tokens": 8, "input-tokens": 60}
+    request = plan(one_class(**keys)).request(3)
+    found = json.loads(request.body)
+    assert request.endpoint == "/v1/responses"
+    assert [message["role"] for message in found["input"]] == ["system", "user"]
+    assert (found["max_output_tokens"], found["ignore_eos"], found["store"]) == (request.output_tokens, True, False)
+    assert not {"messages", "prompt", "max_tokens", "min_tokens", "stream_options"} & found.keys()
+    # The same prompt as chat's, which the server puts into the same template.
+    chat = plan(one_class(**{**keys, "endpoint": "chat"})).request(3)
+    assert found["input"] == json.loads(chat.body)["messages"]
+    assert request.prompt_tokens == chat.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("keys", "extra", "demanded"),
+    [
+        ({}, {}, 8),
+        ({"exact-output": False}, {}, 0),
+        ({"endpoint": "responses"}, {}, 8),
+        ({}, {"n": 3}, 24),
+        ({}, {"max_tokens": 20}, 20),
+        ({"endpoint": "responses"}, {"max_output_tokens": 20}, 20),
+        ({}, {"ignore_eos": False, "min_tokens": 2}, 2),
+        ({"exact-output": False}, {"ignore_eos": True}, 8),
+        ({"exact-output": False, "extra-body": {"ignore_eos": True}}, {}, 8),
+        ({}, {"stop": ["x"], "min_tokens": 0}, 0),
+        ({}, {"max_tokens": "many"}, 0),
+    ],
+)
+def test_what_an_answer_must_have_at_least_is_what_the_body_forces(
+    keys: dict[str, Any], extra: dict[str, Any], demanded: int
+) -> None:
+    made = plan(one_class(**{**keys, "output-tokens": 8}), extra_body=extra)
+    assert made.request(0).demanded_tokens == demanded
+
+
 def test_a_grid_point_has_its_lengths_and_users() -> None:
     workload = load_workload("reference-grid:c16-i128-o256")
     assert (workload.name, workload.arrival.users) == ("reference-grid-c16-i128-o256", 16)
