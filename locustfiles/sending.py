@@ -28,6 +28,7 @@ _AGAIN = frozenset(
 )
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
+_LONGEST_ASKED_S = 120.0
 _KILL_S = 5.0
 
 
@@ -117,9 +118,10 @@ class Sender:
                 if not _may_succeed_later(outcome) or attempt == self._retries:
                     return
                 asked_s = outcome.reading.retry_after_s if outcome.reading else None
-                if self.over.wait(min(wait_s if asked_s is None else asked_s, _LONGEST_WAIT_S)):
+                # Coming back earlier than the server asked is no retry it would want; waiting for hours is no load.
+                if (asked_s or 0.0) > _LONGEST_ASKED_S or self.over.wait(wait_s if asked_s is None else asked_s):
                     return
-                wait_s *= 2
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         finally:
             self._unfinished -= 1
             self._tell_if_done()

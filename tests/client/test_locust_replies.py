@@ -53,8 +53,8 @@ RUNS: dict[str, tuple[str, int, tuple[object, ...]]] = {
     # name: (what the server deals, requests, options)
     "responses": (",".join(RESPONSES), 4 * len(RESPONSES), ("-f", "locustfiles/responses.py", "--save-outputs")),
     "retries": (
-        "plain:3,http_503_soon:2,http_500_html:2,closed_before_head,http_404,error_first",
-        18,
+        "plain:3,http_503_soon:2,http_503_in_an_hour,http_500_html:2,closed_before_head,http_404,error_first",
+        20,
         ("--retries", 2),
     ),
     "whole": ("whole:4,whole_503,whole_html,whole_cut", 21, ("--no-stream", "--save-outputs")),
@@ -138,11 +138,13 @@ def test_retries_wait_and_are_counted_apart(played: Callable[[str], Played]) -> 
     attempts: dict[int, list[RequestRecord]] = {}
     for record in sorted(one.records, key=lambda record: record.attempt):
         attempts.setdefault(record.index, []).append(record)
-    assert sorted(attempts) == list(range(18))
+    assert sorted(attempts) == list(range(20))
     for records in attempts.values():
         assert [record.attempt for record in records] == list(range(len(records)))
         assert all(record.error in retried for record in records[:-1])
-        assert len(records) == 3 or records[-1].error not in retried
+        # A server that wants to be left alone for an hour is.
+        assert not any((record.retry_after_s or 0) > 1 for record in records[:-1])
+        assert len(records) == 3 or records[-1].error not in retried or records[-1].retry_after_s == 3600
         for number, (before, after) in enumerate(itertools.pairwise(records)):
             least_s = before.retry_after_s or 0.5 * 2**number
             assert least_s * 0.99 <= (after.sent_ns - before.end_ns) / 1e9
@@ -154,10 +156,10 @@ def test_retries_wait_and_are_counted_apart(played: Callable[[str], Played]) -> 
         "sent": len(again),
         **{kind: sum(record.outcome == kind for record in again) for kind in ("ok", "failed", "cancelled")},
     }
-    assert one.ended.summary["requests"]["sent"] == 18 + len(again)
+    assert one.ended.summary["requests"]["sent"] == 20 + len(again)
     assert f"{len(again)} were retries" in one.ended.out
     # What was sent, by its bytes, is the plan: a retry is the same request.
-    assert one.ended.meta["sent"]["count"] == 18
+    assert one.ended.meta["sent"]["count"] == 20
 
 
 def test_whole_answers_have_an_end_and_tokens_and_no_first_token(played: Callable[[str], Played]) -> None:

@@ -81,6 +81,13 @@ refused(
     "full",
     retry_after_s=1,
 )
+refused(
+    "http_503_in_an_hour",
+    whole("503 Service Unavailable", b"", retry_after="3600"),
+    503,
+    "Service Unavailable",
+    retry_after_s=3600,
+)
 _OF_ONE_REQUEST = f"request chatcmpl-{UNIQUE.decode()} at 2026-11-29T17:01:02Z from 10.0.0.7:41234 died after 1.25 s"
 refused("http_500_with_id", whole("500 Oops", json.dumps({"error": {"message": _OF_ONE_REQUEST}}).encode()), 500)
 bad("error_mid_with_id", "api_error", chunked([*_PART, event({"error": {"message": _OF_ONE_REQUEST}}), DONE]), 3)
