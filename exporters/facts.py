@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -128,18 +129,16 @@ class Facts:
 
     @property
     def command(self) -> str | None:
-        """The command line that repeats the run."""
-        if self.meta.get("command"):
-            return str(self.meta["command"])
+        """The command line that repeats the run, Locust by its plain name."""
         argv = self.meta.get("argv")
-        return " ".join(_quoted(str(word)) for word in argv) if isinstance(argv, list) and argv else None
+        if not isinstance(argv, list) or not argv:
+            return str(self.meta["command"]) if self.meta.get("command") else None
+        words = [str(word) for word in argv]
+        if words[0].replace("\\", "/").endswith(("/locust", "/locust/__main__.py")):
+            words[0] = "locust"
+        return shlex.join(words)
 
 
 def utc(epoch_ns: int) -> str:
     """An instant as ISO 8601 in UTC, to the ms."""
     return datetime.fromtimestamp(epoch_ns * 1e-9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _quoted(word: str) -> str:
-    plain = all(c.isalnum() or c in "-_./:=,%+@" for c in word)
-    return word if word and plain else "'" + word.replace("'", "'\\''") + "'"

@@ -28,6 +28,7 @@ def summarise(records: Iterable[RequestRecord] | Columns, meta: Mapping[str, Any
     broken = quality.reasons(measured)
     objectives = parse_objectives(facts.slo, "slo in run.json") if facts.slo else ()
     inside = columns.in_window
+    whole = _part(columns, inside, window, objectives, facts.slo)
     return {
         "schema": SUMMARY_SCHEMA,
         "simulated": facts.simulated,
@@ -43,9 +44,11 @@ def summarise(records: Iterable[RequestRecord] | Columns, meta: Mapping[str, Any
             "reasons": broken,
         },
         "window": {"start_utc": utc(window.start_ns), "seconds": window.seconds},
-        **_part(columns, inside, window, objectives, facts.slo),
+        **whole,
         "classes": {
-            name: _part(columns, inside & (columns.class_code == code), window, objectives, facts.slo)
+            name: whole
+            if len(columns.classes) == 1
+            else _part(columns, inside & (columns.class_code == code), window, objectives, facts.slo)
             for code, name in sorted(enumerate(columns.classes), key=lambda item: item[1])
         },
     }

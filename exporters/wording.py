@@ -101,10 +101,15 @@ def aside(comparison: Comparison) -> str:
     kinds = {"worse": "Outside the gate it costs", "better": "It also gains"}
     found = []
     for kind, words in kinds.items():
-        named = _listed(_least_redundant([m for m in comparison.metrics if not m.gated and m.verdict == kind]))
+        named = _listed(moved_beside(comparison, kind))
         if named:
             found.append(f"{words}: {named}.")
     return " ".join(found)
+
+
+def moved_beside(comparison: Comparison, verdict: str) -> list[MetricComparison]:
+    """The figures outside the gate with that verdict; of each metric only the one that moved most."""
+    return _least_redundant([m for m in comparison.metrics if not m.gated and m.verdict == verdict])
 
 
 def screen(comparison: Comparison) -> str:

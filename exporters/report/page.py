@@ -50,7 +50,7 @@ def render(base: list[Run], candidate: list[Run], comparison: Comparison | None,
         sentence=wording.headline(comparison) if comparison else None,
         aside=wording.aside(comparison) if comparison else None,
         invalid=[(run.facts.label, run.path.name, run.summary["quality"]["reasons"]) for run in runs if not run.valid],
-        cards=[_row(m) for m in comparison.gated][:4] if comparison else [],
+        cards=_cards(comparison),
         groups=_groups(comparison),
         confidence=f"{CONFIDENCE:.0%}",
         band=_band(comparison.margin) if comparison else None,
@@ -73,6 +73,14 @@ def _title(base: list[Run], comparison: Comparison | None) -> str:
     if comparison:
         return f"{comparison.candidate_label} against {comparison.base_label}"
     return base[0].facts.label
+
+
+def _cards(comparison: Comparison | None) -> list[dict[str, Any]]:
+    """Four figures at most: those that decide, then what else was won or lost."""
+    if comparison is None:
+        return []
+    beside = [m for verdict in ("worse", "better") for m in wording.moved_beside(comparison, verdict)]
+    return [_row(m) | {"gated": m.gated} for m in (*comparison.gated, *beside)][:4]
 
 
 def _groups(comparison: Comparison | None) -> list[tuple[str, list[dict[str, Any]]]]:
