@@ -191,10 +191,10 @@ def test_requests_that_vllm_refuses(ask: Ask, changes: dict[str, Any], error: st
 @pytest.mark.parametrize(("stream", "kind"), [(True, "api_error"), (False, "http_503")])
 def test_a_full_queue_is_a_failure_even_where_the_status_says_200(ask: Ask, stream: bool, kind: str) -> None:
     """A stream's refusal comes as an event of a reply that began well; only a plain reply has the 503."""
-    asking = {"max_tokens": 400, "min_tokens": 400, "stream": stream}
+    asking = {"max_tokens": 800, "min_tokens": 800, "stream": stream}
     if not stream:
         asking["stream_options"] = None
-    many = [gevent.spawn(ask, **asking) for _ in range(14)]
+    many = [gevent.spawn(ask, **asking) for _ in range(30)]
     gevent.joinall(many)
     outcomes = [one.value for one in many]
     counts = Counter(outcome.error for outcome in outcomes)
@@ -206,7 +206,7 @@ def test_a_full_queue_is_a_failure_even_where_the_status_says_200(ask: Ask, stre
     for outcome in outcomes:
         assert outcome.reading is not None
         if outcome.ok:
-            assert outcome.reading.output_tokens == 400
+            assert outcome.reading.output_tokens == 800
         else:
             assert (outcome.reading.events, len(outcome.arrivals_ns)) == (0, 0)
     _good(ask())
