@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 from exporters.record import decode_records
+from tailgate.exits import Exit
 from tests.vllm_launch.commands import Ended, end, eventually, launch, marked, start
+from vllm_launch import experiment
+from vllm_launch.experiment_file import Experiment, Leg, load_experiment
+from vllm_launch.progress import Progress
 
 # Many short answers: on two sequences at a time most of twelve users wait, on the device's default nobody does.
 WORKLOAD = "name: short\nclasses:\n  short: {input-tokens: 24, output-tokens: 12}\n"
@@ -201,3 +205,22 @@ def test_an_engine_that_dies_under_load_ends_the_experiment_at_once(tmp_path: Pa
     )
     assert "  engine| Ready on http://127.0.0.1:" in ended.err
     eventually(lambda: not marked(mark), "all processes ended", 5)
+
+
+def test_a_leg_that_is_not_valid_is_measured_once_more_until_that_has_not_helped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, EXPERIMENT.replace("order: AB", "order: ABBA"))
+    codes = iter([Exit.GOOD, Exit.NOT_VALID, Exit.GOOD, Exit.NOT_VALID, Exit.NOT_VALID, Exit.NOT_VALID])
+
+    def run_leg(_: Experiment, leg: Leg, directory: Path, *__: object) -> tuple[Exit, str]:
+        (directory / leg.name).mkdir()
+        code = next(codes)
+        return code, f"{code.name}"
+
+    monkeypatch.setattr(experiment, "_run_leg", run_leg)
+    found = experiment._run_legs(load_experiment(str(tmp_path / "wait.yaml")), tmp_path, None, Progress(4))
+    assert found == [Exit.GOOD, Exit.GOOD, Exit.NOT_VALID, Exit.NOT_VALID]
+    kept = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert kept == ["1-A1", "2-B1", "2-B1-not-valid", "3-B2", "3-B2-not-valid", "4-A2"]
+    assert "[2/4] B narrow: NOT_VALID; measuring it once more\n" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from vllm_launch.flags import flag_list, misbeliefs
 from vllm_launch.launch import RunningEngine
 from vllm_launch.launch import launch as launched
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(560)]
 
 WORKLOAD = """\
 name: real
@@ -178,7 +178,7 @@ def test_an_experiment_on_real_vllm_from_end_to_end(tmp_path: Path, mark: str) -
         *("experiment", "short.yaml", "--results", "results"),
         cwd=tmp_path,
         env={"TAILGATE_TEST_MARK": mark},
-        timeout_s=350,
+        timeout_s=500,
     )
     assert ended.code in (0, 3, 4), ended
     assert ended.code != 4 or "NOT VALID" in ended.err, ended
