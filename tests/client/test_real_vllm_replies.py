@@ -237,7 +237,7 @@ def _kept_or_told(outcomes: list[Outcome]) -> None:
 def test_sigterm_in_mid_stream_makes_no_success(engine: RunningEngine, ask: Ask) -> None:
     """The last test of its engine. It may say that it gave up, or hang on stopping and say nothing more.
 
-    Of Responses it says that they are completed (its own source calls that a catch-all): only their length betrays them.
+    It says that Responses are completed (its own source calls that a catch-all): only their length betrays them.
     """
     outcomes = _interrupted(engine, ask, signal.SIGTERM)
     _kept_or_told(outcomes)
