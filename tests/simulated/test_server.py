@@ -371,3 +371,19 @@ def test_shapes_of_streams_stay_whole_under_load(engine: EngineProcess) -> None:
     for thread in threads:
         thread.join()
     assert results == [expected] * 64
+
+
+def test_clients_that_leave_before_their_prompt_is_read_do_no_harm(
+    launch: Launch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = launch()
+    for _ in range(20):
+        stream = open_stream(engine, chat(max_tokens=4))
+        time.sleep(0.002)
+        stream.close()
+    until(lambda: engine.metric("vllm:num_requests_running") == 0)
+    stream = open_stream(engine, chat(max_tokens=4))
+    time.sleep(0.002)
+    assert engine.stop() == 0
+    stream.close()
+    assert "Traceback" not in capfd.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections import deque
 from collections.abc import Iterator
@@ -31,10 +32,12 @@ class FifoWaiting:
         self._queue.appendleft(sequence)
 
     def remove(self, sequence: Generation) -> None:
-        if self._queue[0] is sequence:
+        """Takes it out; one that is still being received is not in yet, which is as well."""
+        if self._queue and self._queue[0] is sequence:
             self._queue.popleft()
         else:
-            self._queue.remove(sequence)
+            with contextlib.suppress(ValueError):
+                self._queue.remove(sequence)
 
 
 class PriorityWaiting:
