@@ -7,7 +7,7 @@ taken before this program reads it, so a late reader does no harm to it, while a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,9 @@ class Measured:
     in_flight_ratio: float | None
     wall_clock_step_s: float | None
     unaccounted: tuple[str, ...]
+    broken_off: bool = False
+    engine_late_share: float | None = None
+    """Share of the embedded engine's steps that it handled over 20 ms after their simulated end."""
 
     @property
     def late_reader(self) -> bool:
@@ -185,6 +188,14 @@ RULES: tuple[Rule, ...] = (
         lambda m: "let the machine's clock be slewed, not stepped, while measuring",
     ),
     Rule(
+        lambda m: m.engine_late_share,
+        0.01,
+        ANY_CLOCK,
+        "the embedded engine fell behind real time in {found:.1%} of its steps (limit {limit:.0%}), so these latencies "
+        "are not the simulated GPU's",
+        lambda m: "leave it a core of its own, or lower the load",
+    ),
+    Rule(
         lambda m: float(m.ok),
         20,
         ANY_CLOCK,
@@ -198,13 +209,17 @@ RULES: tuple[Rule, ...] = (
 def reasons(measured: Measured) -> list[str]:
     """Why the run is not valid, each with its mend; empty where it is."""
     broken = [reason for rule in RULES if (reason := rule.broken_by(measured))]
+    if measured.broken_off:
+        broken.append(
+            "the run was broken off: what was in flight then is missing, the slowest requests first; run it again"
+        )
     return broken + [
         f"{fault}; gather the journals and run: python -m exporters recover" for fault in measured.unaccounted
     ]
 
 
-def measure(columns: Columns, facts: Facts, window: Window) -> Measured:
-    """The run's self-measurement out of its records and its workers' own reports."""
+def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Mapping[str, Any]] = ()) -> Measured:
+    """The run's self-measurement out of its records, its workers' own reports and the `engine`'s samples."""
     inside = columns.in_window
     sent = int(inside.sum())
     ok = int((inside & columns.ok).sum())
@@ -230,7 +245,22 @@ def measure(columns: Columns, facts: Facts, window: Window) -> Measured:
         in_flight_ratio=flying / asked if asked and flying is not None else None,
         wall_clock_step_s=_greatest(h.wall_clock_step_s for h in health.values()),
         unaccounted=tuple(_unaccounted(columns, health)),
+        broken_off=bool(facts.meta.get("broken_off")),
+        engine_late_share=_engine_late_share(engine, window),
     )
+
+
+def _engine_late_share(engine: Sequence[Mapping[str, Any]], window: Window) -> float | None:
+    """From the counters of the samples inside the window; None where the engine keeps no such counter."""
+    inside = [
+        (sample["simulated_behind_steps_total"], sample["step_tokens_count"])
+        for sample in engine
+        if window.start_ns <= sample.get("time_ns", 0) <= window.end_ns
+        and {"simulated_behind_steps_total", "step_tokens_count"} <= sample.keys()
+    ]
+    if len(inside) < 2 or inside[-1][1] <= inside[0][1]:
+        return None
+    return float((inside[-1][0] - inside[0][0]) / (inside[-1][1] - inside[0][1]))
 
 
 def _chance(facts: Facts, window: Window) -> float:

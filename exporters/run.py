@@ -57,7 +57,7 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The summary, computed from the records (summary.json may be older than they are)."""
-        return summarise(self.columns, self.meta)
+        return summarise(self.columns, self.meta, self.engine)
 
     @cached_property
     def window(self) -> Window:

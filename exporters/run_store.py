@@ -6,6 +6,8 @@ worker also appends its records to a journal of its own; `recover` makes a run o
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -32,6 +34,10 @@ class RunStore:
         self.earlier = earlier
         """Where a run that stood in `directory` before was moved to; say so to the user."""
         self._requests = _open_for_append(directory / REQUESTS)
+        # Held until the file is closed or this process is gone, however it went: `recover` asks for it. Some network
+        # file systems know no locks; a run is worth more than one.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._requests, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._engine = _open_for_append(directory / ENGINE)
 
     @classmethod
@@ -118,9 +124,11 @@ def append_engine_sample(directory: Path | str, sample: Mapping[str, Any]) -> No
 def recover(directory: Path | str) -> Run:
     """Makes `requests.jsonl` and `summary.json` of a broken run from what reached it and from its workers' journals.
 
-    Each record counts once however often it is found. Raises `BadInput` where there is nothing to recover from.
+    Each record counts once however often it is found. A run that never ended is marked `broken_off`; its window ends
+    with the last thing known of it. Raises `BadInput` where nothing is left to recover, or the run still goes on.
     """
     path = Path(directory)
+    _require_ended(path)
     sources = [
         path / REQUESTS,
         *sorted((path / JOURNALS).glob("journal-*.jsonl")),
@@ -133,18 +141,41 @@ def recover(directory: Path | str) -> Run:
         _write_json(path / RUN, {"schema": RUN_SCHEMA, "recovered": True})
     meta = read_json(path / RUN, "mend or remove it")
     seen: set[tuple[str, int, int, int]] = set()
+    last_ns = 0
     fresh = path / f"{REQUESTS}.recovering"
     with fresh.open("wb") as file:
         for source in sources:
             for record in decode_records(source):
                 if record.identity not in seen:
                     seen.add(record.identity)
+                    last_ns = max(last_ns, record.end_ns)
                     file.write(encode_record(record))
     fresh.replace(path / REQUESTS)
-    _write_json(path / RUN, meta | {"recovered": True})
+    _write_json(path / RUN, meta | {"recovered": True} | _broken_off(meta, last_ns))
     run = Run.load(path)
     _write_json(path / SUMMARY, run.summary)
     return run
+
+
+def _require_ended(path: Path) -> None:
+    try:
+        with (path / REQUESTS).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BadInput(f"{path}: a run is still being written here", "wait for its end, or end it") from None
+    except OSError:
+        return
+
+
+def _broken_off(meta: Mapping[str, Any], last_ns: int) -> dict[str, Any]:
+    """What run.json lacks where its run never ended."""
+    if "started_utc" not in meta or "finished_utc" in meta:
+        return {}
+    found: dict[str, Any] = {"broken_off": True}
+    window = meta.get("window")
+    if isinstance(window, Mapping) and window.get("start_ns") is not None and window.get("end_ns") is None:
+        found["window"] = {"start_ns": window["start_ns"], "end_ns": max(last_ns, window["start_ns"])}
+    return found
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,17 @@ SUMMARY_SCHEMA = "tailgate.summary/1"
 ADJUSTED = ("ttft_s", "ttft_scheduled_s", "tpot_s", "stall_s", "e2e_s", "e2e_scheduled_s")
 
 
-def summarise(records: Iterable[RequestRecord] | Columns, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary of one run. `meta` is its `run.json`; without a window in it the span of the records is taken."""
+def summarise(
+    records: Iterable[RequestRecord] | Columns, meta: Mapping[str, Any], engine: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The summary of one run. `meta` is its `run.json`; without a window in it the span of the records is taken.
+
+    `engine` are the samples of `engine.jsonl`.
+    """
     columns = records if isinstance(records, Columns) else Columns.of(records)
     facts = Facts(meta)
     window = facts.window or _span(columns)
-    measured = quality.measure(columns, facts, window)
+    measured = quality.measure(columns, facts, window, engine)
     broken = quality.reasons(measured)
     objectives = parse_objectives(facts.slo, "slo in run.json") if facts.slo else ()
     inside = columns.in_window

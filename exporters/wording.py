@@ -117,7 +117,8 @@ def screen(comparison: Comparison) -> str:
     lines = []
     if comparison.simulated:
         lines.append("SIMULATED: these figures come from the embedded engine, not from a GPU.")
-    lines.append(f"{comparison.verdict.upper()}: {sentence(comparison)}")
+    verdict = "" if comparison.refused else f"{comparison.verdict.upper()}: "
+    lines.append(f"{verdict}{sentence(comparison)}")
     if comparison.refused:
         return "\n".join([*lines, "Make them comparable, or compare all the same with --force."])
     lines += [f"FORCED although not comparable: {reason}" for reason in comparison.refusals]

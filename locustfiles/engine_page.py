@@ -28,6 +28,8 @@ _WANTED = {
     "vllm:prefix_cache_hits_total": "prefix_cache_hits_total",
     "vllm:prompt_tokens_total": "prompt_tokens_total",
     "vllm:generation_tokens_total": "generation_tokens_total",
+    "vllm:iteration_tokens_total_count": "step_tokens_count",
+    "tailgate_simulated_behind_steps_total": "simulated_behind_steps_total",
 }
 # Shares of each engine's own cache do not add up over data-parallel engines; everything else does.
 _LARGEST = frozenset({"kv_cache_usage"})

@@ -37,6 +37,8 @@ HISTOGRAMS = {
     "prefill_s": "vllm:request_prefill_time_seconds",
     "step_tokens": "vllm:iteration_tokens_total",
 }
+# The embedded engine's alone: steps that came late, which no real engine has to tell.
+SIMULATED = {"simulated_behind_steps_total": "tailgate_simulated_behind_steps_total"}
 # KV usage is a share of each engine's own cache; everything else adds up over data-parallel engines.
 _LARGEST = {"kv_cache_usage"}
 _CACHE_CONFIG = "vllm:cache_config_info"
@@ -46,7 +48,7 @@ def read_sample(page: str, time_ns: int) -> dict[str, Any]:
     """One scrape as a flat dict: `time_ns` (wall clock), gauges and counters by short name, histograms as
     `NAME_sum` and `NAME_count`, and `missing` (short names the page lacks) where there are any.
     """
-    wanted = {name: short for names in (GAUGES, COUNTERS) for short, name in names.items()}
+    wanted = {name: short for names in (GAUGES, COUNTERS, SIMULATED) for short, name in names.items()}
     for short, name in HISTOGRAMS.items():
         wanted |= {f"{name}_sum": f"{short}_sum", f"{name}_count": f"{short}_count"}
     sample: dict[str, Any] = {"time_ns": time_ns}
@@ -56,7 +58,7 @@ def read_sample(page: str, time_ns: int) -> dict[str, Any]:
         key = wanted[name]
         so_far = sample.get(key, 0.0)
         sample[key] = max(value, so_far) if key in _LARGEST else so_far + value
-    missing = sorted(set(wanted.values()) - sample.keys())
+    missing = sorted(set(wanted.values()) - sample.keys() - SIMULATED.keys())
     return {**sample, "missing": missing} if missing else sample
 
 

@@ -95,6 +95,34 @@ def test_recovering_takes_each_record_once_from_wherever_it_is(tmp_path: Path) -
     assert all(p.parent == tmp_path / "run" / "journals" for p in (one.path, other.path))
 
 
+def test_a_run_that_was_broken_off_is_measured_from_its_warm_up_on_and_says_so(tmp_path: Path) -> None:
+    start_ns = meta()["window"]["start_ns"]
+    run = RunStore.create(tmp_path / "run", meta() | {"window": {"start_ns": start_ns, "end_ns": None}})
+    records = [record(i, at_s=i * 0.1, sequence=i) for i in range(100)]
+    run.append(records)
+    run.close()
+    for _ in range(2):
+        recovered = recover(tmp_path / "run")
+        assert recovered.window.start_ns == start_ns
+        assert recovered.window.end_ns == max(r.end_ns for r in records)
+        assert recovered.summary["valid"] is False
+        assert any(reason.startswith("the run was broken off") for reason in recovered.summary["quality"]["reasons"])
+
+
+def test_a_run_that_ended_is_not_called_broken_off(tmp_path: Path) -> None:
+    run = store(tmp_path / "run", [record(i) for i in range(30)])
+    assert "broken_off" not in recover(run.path).meta
+
+
+def test_a_run_still_being_written_is_left_alone(tmp_path: Path) -> None:
+    with RunStore.create(tmp_path / "run", meta()) as run:
+        run.append([record(1)])
+        with pytest.raises(BadInput, match=r"a run is still being written here; wait for its end, or end it"):
+            recover(tmp_path / "run")
+        run.append([record(2)])
+    assert len(recover(tmp_path / "run").columns) == 2
+
+
 def test_records_without_a_sequence_are_told_apart_by_what_they_are(tmp_path: Path) -> None:
     with RunStore.create(tmp_path / "run", meta()) as run:
         run.append([record(i, at_s=i, sequence=None, attempt=a) for i in range(5) for a in (0, 1)] * 2)

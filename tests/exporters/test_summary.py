@@ -229,3 +229,24 @@ def test_a_workers_own_counts_must_match_what_arrived() -> None:
         sent=200, ok=190, failed=10, cancelled=0
     )
     assert "w0 stopped reporting; gather the journals" in _reasons(lost="stopped reporting")
+
+
+@pytest.mark.parametrize(("behind", "said"), [(0, 0), (5, 0), (30, 1)])
+def test_an_embedded_engine_that_fell_behind_spoils_the_run(behind: float, said: int) -> None:
+    about = meta(20.0)
+    start_ns = about["window"]["start_ns"]
+
+    def sample(second: float, late: float) -> dict[str, float]:
+        return {
+            "time_ns": start_ns + int(second * 1e9),
+            "step_tokens_count": 50 * second,
+            "simulated_behind_steps_total": late,
+        }
+
+    # What happened before the window counts for nothing, and a scrape may have failed.
+    samples = [sample(-1, 0), {"time_ns": start_ns + 5}, *(sample(s, 7 + behind * s / 20) for s in range(21))]
+    found = summarise([record(i, at_s=i * 0.1) for i in range(100)], about, samples)
+    reasons = [reason for reason in found["quality"]["reasons"] if "embedded engine" in reason]
+    assert len(reasons) == said
+    assert all("fell behind real time in 3.0% of its steps" in reason for reason in reasons)
+    assert not (reasons and found["valid"])
