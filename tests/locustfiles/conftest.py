@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-# Importing Locust would patch the sockets and threads of every other test in this process.
+# Importing Locust would patch the sockets and threads of every other test in this process. The variable must not stay:
+# a Locust that a test starts would inherit it, run unpatched, and never hear of its workers.
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
+import locust  # noqa: F401
+
+del os.environ["LOCUST_SKIP_MONKEY_PATCH"]
 
 from tests.support.locust_runs import SMALL
 from tests.support.openai_server import Running, serve
