@@ -16,6 +16,7 @@ from exporters.compare import CONFIDENCE, Comparison, MetricComparison
 from exporters.quantiles import LEVELS
 from exporters.report import figures
 from exporters.report.differences import config_differences
+from exporters.report.offered import offered_plot
 from exporters.run import Run
 from exporters.tables import TITLES
 
@@ -57,6 +58,7 @@ def render(base: list[Run], candidate: list[Run], comparison: Comparison | None,
         sides=sides,
         plots=_plots(curves),
         timeline=_markup(figures.time_plot(curves)),
+        offered=_markup(offered_plot(curves)),
         differences=config_differences(base[0], candidate[0]) if candidate else [],
         launches=[(side.name, side.runs[0].facts.launch) for side in sides],
         runs=[_run(side.name, run) for side in sides for run in side.runs],

@@ -79,11 +79,13 @@ def test_the_report_says_what_was_found_and_how(tmp_path: Path) -> None:
     page = _Page(text)
     assert "config B is worse than config A on" in page.text
     for part in ("Figure by figure", "Where the tails lie", "What the engine did meanwhile", "How it was measured",
-                 "What differed in the configs", "--note", "To repeat it", "locust -f locustfiles/chat.py --headless",
+                 "What was sent, and when", "What differed in the configs", "--note", "To repeat it",
+                 "locust -f locustfiles/chat.py --headless",
                  "wire", "601 = 600 + 1 + 0"):  # fmt: skip
         assert part in page.text, part
     assert page.text.index("config B is worse") < page.text.index("Figure by figure")
-    assert text.count("<svg") >= 7
+    assert text.count("<svg") >= 8
+    assert "Requests sent over time, and their lengths" in text
     assert len(text) < 3_000_000
     for figure in comparison.metrics:
         assert figure.verdict in page.text
