@@ -11,6 +11,7 @@ import inspect
 import sys
 import time
 
+from tailgate.command_line import Parser
 from tailgate.exits import BadInput, run_command
 
 PARTS = {
@@ -28,7 +29,7 @@ PARTS = {
 
 def main() -> int:
     known = "".join(f"\n  {name:<20}{what}" for name, what in PARTS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m benchmarks",
         description="Runs the benchmarks named, or all of them. Leave the machine alone meanwhile.",
         epilog=f"parts:{known}",

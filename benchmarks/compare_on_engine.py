@@ -24,6 +24,7 @@ from exporters.columns import ABSENT, Columns
 from exporters.compare import CONFIDENCE, DEFAULT_GATE, Comparison, Measurement, compare
 from exporters.record import RequestRecord
 from exporters.run import Run
+from tailgate.command_line import Parser
 from tailgate.exits import Exit, run_command
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.virtual import Ask, Outcome, open_loop
@@ -246,7 +247,7 @@ def _peak_mb() -> float:
 
 
 def _command() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_on_engine", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.compare_on_engine", description=__doc__)
     parser.add_argument("--pairs", type=int, default=30, help="pairs of sides a line (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=10, help="schedules to draw them from (default: %(default)s)")
     options = parser.parse_args()

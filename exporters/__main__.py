@@ -7,10 +7,11 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from exporters.run_store import Run, recover
 from exporters.summary import exit_code
+from tailgate.command_line import Parser
 from tailgate.exits import BadInput, Exit, run_command
 
 EPILOG = "Exit codes: 0 good, 1 requests failed, 2 bad input, 3 a regression, 4 not valid or not comparable."
@@ -22,15 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(arguments.do(arguments))
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says a mistake in one line, as all else here does, and not below a usage of several."""
-
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(message, f"see: {self.prog} --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m exporters", description="What runs measured, judged.", epilog=EPILOG)
+    parser = Parser(prog="python -m exporters", description="What runs measured, judged.", epilog=EPILOG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     summary = commands.add_parser("summary", help="a run's figures", epilog=EPILOG)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tailgate.command_line import Parser
 from tailgate.exits import Exit, run_command
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig, load_config
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m vllm_launch", description=__doc__)
+    parser = Parser(prog="python -m vllm_launch", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, action: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"'{text}' is no port; give one between 1 and 65535")
+        raise argparse.ArgumentTypeError(f"'{text}' is no port, give one between 1 and 65535")
     return int(text)
 
 

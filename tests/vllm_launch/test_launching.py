@@ -208,8 +208,11 @@ def test_an_engine_without_a_table_for_the_device_is_refused_in_one_line(tmp_pat
 @pytest.mark.parametrize("port", ["0", "99999", "x"])
 def test_a_port_that_is_none_is_refused(port: str) -> None:
     ended = command("serve", CONFIG, "--port", port)
-    assert ended.code == 2
-    assert ended.err.endswith(f"error: argument --port: '{port}' is no port; give one between 1 and 65535\n")
+    assert (ended.code, ended.err) == (
+        2,
+        f"vllm_launch: argument --port: '{port}' is no port, give one between 1 and 65535; "
+        "see: python -m vllm_launch serve --help\n",
+    )
 
 
 def test_an_environment_without_vllm_is_refused_in_one_line() -> None:

@@ -8,13 +8,14 @@ import logging
 import sys
 from dataclasses import replace
 
+from tailgate.command_line import Parser
 from tailgate.exits import BadInput, run_command
 from vllm_launch.simulated.server import serve
 from vllm_launch.simulated.settings import EngineSettings
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m vllm_launch.simulated", description=__doc__)
+    parser = Parser(prog="python -m vllm_launch.simulated", description=__doc__)
     parser.add_argument("--model", default="meta-llama/Llama-3.1-8B-Instruct")
     parser.add_argument("--device", default="h100-sxm", help="h100-sxm, h200-sxm or a100-sxm")
     parser.add_argument("--host", default="127.0.0.1")
@@ -49,4 +50,4 @@ def read_flags(texts: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main, "simulated engine"))

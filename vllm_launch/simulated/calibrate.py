@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from tailgate.command_line import Parser
 from tailgate.exits import BadInput, run_command
 from vllm_launch.simulated.calibration import FITTED, errors, fit, published_misses, published_settings, replay
 from vllm_launch.simulated.calibration import PUBLISHED as PUBLISHED_TABLE
@@ -77,7 +78,7 @@ def run_misses(records: list[Measured], settings: EngineSettings) -> np.ndarray:
 def main(argv: list[str] | None = None) -> int:
     from vllm_launch.simulated.__main__ import read_flags
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m vllm_launch.simulated.calibrate",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -131,4 +132,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main, "calibrate"))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tailgate.command_line import Parser
 from tailgate.exits import BadInput, run_command
 from vllm_launch.simulated.engine import Engine
 from vllm_launch.simulated.generation import Generation
@@ -184,7 +185,7 @@ class _Run:
 def main(argv: list[str] | None = None) -> int:
     from vllm_launch.simulated.__main__ import read_flags
 
-    parser = argparse.ArgumentParser(prog="python -m vllm_launch.simulated.virtual", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m vllm_launch.simulated.virtual", description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="meta-llama/Llama-3.1-8B-Instruct")
     parser.add_argument("--device", default="h100-sxm")
     parser.add_argument("--flag", action="append", default=[], metavar="NAME[=VALUE]", help="a flag of `vllm serve`")
@@ -229,4 +230,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main, "virtual engine"))
