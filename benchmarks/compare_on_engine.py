@@ -9,7 +9,6 @@ around the nominal one; "worse" is the same launch with every latency 10 % longe
 
 from __future__ import annotations
 
-import argparse
 import math
 import resource
 import sys

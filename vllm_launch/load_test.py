@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 _LOCUSTFILE = ROOT / "locustfiles" / "chat.py"
 # What Locust itself needs beyond the run time: start, drain, reports.
 _START_S, _END_S = 60.0, 120.0
+# Locust takes any option from the environment too: what a user's shell holds for other runs must not bend a leg.
+_NOT_INHERITED = ("LOCUST_",)
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,13 @@ def run(
     master_log = logs / f"{results.name}-master.log"
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(
-            Child([*locust, *master_words, *options(load, url, label, results)], master_log, env)
+            Child(
+                [*locust, *master_words, *options(load, url, label, results)], master_log, env, without=_NOT_INHERITED
+            )
         )
         for number in range(load.workers):
-            stack.enter_context(Child([*locust, *worker_words], logs / f"{results.name}-worker-{number}.log", env))
+            log = logs / f"{results.name}-worker-{number}.log"
+            stack.enter_context(Child([*locust, *worker_words], log, env, without=_NOT_INHERITED))
         started = time.monotonic()
         while (status := master.poll()) is None:
             waited = time.monotonic() - started

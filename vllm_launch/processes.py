@@ -22,10 +22,20 @@ _GUARD = Path(__file__).with_name("guard.py")
 class Child:
     """A started process and everything it starts. Use as a context manager: leaving it ends the whole group."""
 
-    def __init__(self, argv: Sequence[str], log: Path | None, env: Mapping[str, str] | None = None) -> None:
-        """Starts `argv` with `env` added to ours; output goes to `log` (None: to ours). Raises `OSError`."""
+    def __init__(
+        self,
+        argv: Sequence[str],
+        log: Path | None,
+        env: Mapping[str, str] | None = None,
+        *,
+        without: tuple[str, ...] = (),
+    ) -> None:
+        """Starts `argv` with `env` added to ours, less our variables that begin with a word of `without`; output goes
+        to `log` (None: to ours). Raises `OSError`.
+        """
         self.argv = list(argv)
         self.log = log
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(without)}
         output: IO[bytes] | None = None
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +46,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT if output else None,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+                env={**inherited, "PYTHONUNBUFFERED": "1", **(env or {})},
                 start_new_session=True,
             )
         finally:

@@ -21,8 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
         ("vllm_launch chek x", "vllm_launch: argument COMMAND: there is no 'chek'; did you mean 'check'?\n"),
         (
             "vllm_launch serve c --port 0",
-            "vllm_launch: argument --port: '0' is no port, give one between 1 and 65535; "
-            "see: python -m vllm_launch serve --help\n",
+            (
+                "vllm_launch: argument --port: '0' is no port, give one between 1 and 65535; "
+                "see: python -m vllm_launch serve --help\n"
+            ),
         ),
         ("vllm_launch check", "vllm_launch: the following arguments are required: CONFIG; see: python -m vllm_launch"),
         ("workloads shw x", "workloads: argument list | show | check | sample | schema: there is no 'shw'; "),

@@ -210,8 +210,10 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
     ended = command("serve", CONFIG, "--port", port)
     assert (ended.code, ended.err) == (
         2,
-        f"vllm_launch: argument --port: '{port}' is no port, give one between 1 and 65535; "
-        "see: python -m vllm_launch serve --help\n",
+        (
+            f"vllm_launch: argument --port: '{port}' is no port, give one between 1 and 65535; "
+            "see: python -m vllm_launch serve --help\n"
+        ),
     )
 
 

@@ -45,6 +45,24 @@ def test_what_locust_refuses_is_said_in_its_own_line(tmp_path: Path) -> None:
     )
 
 
+def test_the_shells_own_locust_variables_do_not_reach_a_leg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LOCUST_WORKLOAD", "no-such"), ("LOCUST_ARRIVAL", "frob"), ("LOCUST_USERS", "77")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCUST_MAX_IN_FLIGHT", "1")
+    with serve() as server:
+        code = run(
+            dataclasses.replace(CLOSED, run_time_s=3.0, warm_up_s=0.5, workers=1),
+            server.url,
+            "base",
+            tmp_path / "1-A1",
+            logs=tmp_path / "logs",
+            env={},
+            tick=lambda elapsed: None,
+        )
+        assert server.seen()["most_in_flight"] == 6
+    assert code in (0, 4)
+
+
 def test_a_load_test_that_is_interrupted_leaves_no_process(tmp_path: Path, mark: str) -> None:
     def interrupt(elapsed_s: float) -> None:
         if (tmp_path / "1-A1" / "run.json").is_file():

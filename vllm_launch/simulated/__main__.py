@@ -3,7 +3,6 @@ itself."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from dataclasses import replace

@@ -8,7 +8,6 @@ come when they come). Both are exact: nothing is sampled, nothing waits.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import json
 import sys
