@@ -18,6 +18,8 @@ PARTS = {
     "reading": "what reading a stream's bytes costs",
     "client_clocks": "how true each clock is, and what it costs",
     "suite_load": "the whole suite under Locust, against the truth",
+    "highest_rate": "the most events a second that one core carries within 1 %, by the clock",
+    "validity": "whether runs beyond that say so, and runs below never do",
     "client_many": "thousands of slow streams in one process",
     "prompt_preparation": "what making prompts of exact length costs",
     "engine_lateness": "how late the embedded engine writes",

@@ -141,7 +141,7 @@ RULES: tuple[Rule, ...] = (
         0.001,
         frozenset({"wire"}),
         "the packet ring overflowed: {found:.2%} of the events lost their packet's time (limit {limit:.1%})",
-        lambda m: f"{m.add_workers}, or give the ring more memory",
+        lambda m: f"{m.add_workers}, or give the ring more room (--ring-packets)",
     ),
     Rule(
         lambda m: m.send_lag_p99_s,
@@ -227,7 +227,6 @@ def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Map
     lag = columns.values("send_lag_s", inside)
     health = {name: _health(entry) for name, entry in facts.workers.items()}
     asked = _total(h.in_flight_asked for h in health.values())
-    flying = _total(h.in_flight_mean for h in health.values())
     return Measured(
         clock=facts.clock or next(iter(sorted(columns.clocks)), "user"),
         workers=max(len(health), len(columns.workers), 1),
@@ -242,12 +241,25 @@ def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Map
         worker_cpu_max=_greatest(h.cpu_share for h in health.values()),
         ring_drop_share=sum(h.ring_drops for h in health.values()) / max(events, 1),
         cancelled_share=float((inside & (columns.outcome == 2)).sum() / sent) if sent else 0.0,
-        in_flight_ratio=flying / asked if asked and flying is not None else None,
+        in_flight_ratio=_in_flight(columns, health.values(), window) / asked if asked else None,
         wall_clock_step_s=_greatest(h.wall_clock_step_s for h in health.values()),
         unaccounted=tuple(_unaccounted(columns, health)),
         broken_off=bool(facts.meta.get("broken_off")),
         engine_late_share=_engine_late_share(engine, window),
     )
+
+
+def _in_flight(columns: Columns, health: Iterable[WorkerHealth], window: Window) -> float:
+    """Mean number of streams under way: by their own times, for a late worker believes in streams that have ended.
+
+    Where not every request left a record, the workers' belief is all there is.
+    """
+    health = list(health)
+    believed = _total(h.in_flight_mean for h in health) or 0.0
+    if _total(h.sent for h in health) != columns.sent_ns.size:
+        return believed
+    under_way_ns = np.minimum(columns.end_ns, window.end_ns) - np.maximum(columns.sent_ns, window.start_ns)
+    return min(float(under_way_ns[under_way_ns > 0].sum()) * 1e-9 / window.seconds, believed)
 
 
 def _engine_late_share(engine: Sequence[Mapping[str, Any]], window: Window) -> float | None:

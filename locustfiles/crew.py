@@ -127,7 +127,7 @@ class _Part:
             max_model_len=assignment.longest,
         )
         target = Target.resolve(assignment.url)
-        clock, self.clock_note = open_clock(settings.clock, target)
+        clock, self.clock_note = open_clock(settings.clock, target, settings.ring_packets)
         rows = Rows(environment, assignment.url, settings.itl_events)
         recorder = _recorder(assignment, rows, settings.save_outputs)
         self.assignment = assignment

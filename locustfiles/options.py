@@ -75,6 +75,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("--save-outputs", "keep the answers' text, in outputs/ of the run directory", switch=True),
     Option("--extra-body", "JSON object merged into every request body", "JSON"),
     Option("--clock", "what tells an event's time", choices=("auto", "wire", "kernel", "user"), default="auto"),
+    Option("--ring-packets", "packets that the wire clock's ring holds between two looks (default 65536)", "N"),
     Option("--itl-events", "fire a request event for every gap too (costly; see README)", switch=True),
     Option("--prometheus-port", "serve /metrics here too (the web UI has it)", "PORT", in_web_form=False),
     Option("--api-key-file", "file that holds the API key (else OPENAI_API_KEY)", "FILE", in_web_form=False),

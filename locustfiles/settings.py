@@ -64,6 +64,7 @@ class Settings:
     save_outputs: bool
     extra_body: dict[str, Any] | None
     clock: str
+    ring_packets: int | None
     itl_events: bool
     prometheus_port: int | None
 
@@ -117,6 +118,7 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         save_outputs=text.switch("save_outputs"),
         extra_body=_json_object(text.get("extra_body")),
         clock=text.get("clock") or "auto",
+        ring_packets=text.count("ring_packets"),
         itl_events=text.switch("itl_events"),
         prometheus_port=text.port("prometheus_port"),
     )

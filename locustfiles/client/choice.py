@@ -10,7 +10,7 @@ import gevent
 import gevent.socket
 
 from locustfiles.client.clock import CLOCKS, Clock, ReadClock, has_receive_stamps
-from locustfiles.client.ring import PacketRing
+from locustfiles.client.ring import FRAMES, PacketRing
 from locustfiles.client.target import Target
 from locustfiles.client.wire import WireClock
 from tailgate.exits import BadInput
@@ -32,10 +32,11 @@ class _NoRing(Exception):
         super().__init__(problem)
 
 
-def open_clock(name: str, target: Target) -> tuple[Clock, str]:
+def open_clock(name: str, target: Target, ring_packets: int | None = None) -> tuple[Clock, str]:
     """The clock called `name` (one of `CLOCKS`) for connections to `target`, and the line a user should read about it.
 
-    `auto` takes the best there is. Raises `BadInput` where a clock asked for by name cannot be had.
+    `auto` takes the best there is; `ring_packets` is what a packet ring holds (None: its own default). Raises
+    `BadInput` where a clock asked for by name cannot be had.
     """
     if name not in CLOCKS:
         raise BadInput(f"--clock: unknown clock '{name}'", f"known: {', '.join(CLOCKS)}")
@@ -43,7 +44,7 @@ def open_clock(name: str, target: Target) -> tuple[Clock, str]:
     why = ""
     if name in ("auto", "wire"):
         try:
-            return WireClock(_ring(target), loop), "clock: wire (packet ring)"
+            return WireClock(_ring(target, ring_packets or FRAMES), loop), "clock: wire (packet ring)"
         except _NoRing as missing:
             if name == "wire":
                 raise BadInput(f"--clock wire: {missing.problem}", missing.mend) from None
@@ -56,11 +57,11 @@ def open_clock(name: str, target: Target) -> tuple[Clock, str]:
     return ReadClock("kernel", loop), f"clock: kernel (receive times){why}"
 
 
-def _ring(target: Target) -> PacketRing:
+def _ring(target: Target, packets: int) -> PacketRing:
     if not hasattr(socket, "AF_PACKET"):
         raise _NoRing("this system has no packet rings", "they need Linux")
     try:
-        ring = PacketRing(target)
+        ring = PacketRing(target, packets)
     except PermissionError:
         raise _NoRing("CAP_NET_RAW is missing", _HOW_TO_GRANT) from None
     except OSError as error:

@@ -201,6 +201,14 @@ def test_only_what_spoils_a_figure_makes_a_run_invalid() -> None:
     assert "in flight" in _reasons(in_flight_mean=80, in_flight_asked=100)
 
 
+def test_streams_in_flight_are_told_by_their_own_times_where_every_record_is_there() -> None:
+    """A late worker believes in streams that ended long ago: 200 of 0.14 s in 20 s are 1.4 in flight, not 2."""
+    counts = {"sent": 200, "ok": 200, "failed": 0, "cancelled": 0, "in_flight_mean": 2}
+    assert "only 70.0% of the streams asked for were in flight" in _reasons(**counts, in_flight_asked=2)
+    assert _reasons(**counts, in_flight_asked=1.4) == ""
+    assert _reasons(**counts | {"sent": None}, in_flight_asked=2) == ""
+
+
 def test_shared_reads_count_only_where_the_reader_was_late() -> None:
     shared = [record(i, at_s=i / 10, gaps_s=(0.01,) * 9, clock="kernel", coalesced=2) for i in range(200)]
     assert "shared a read" in _reasons("kernel", records=shared, loop_lag_p99_s=0.004)
