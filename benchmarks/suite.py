@@ -1,4 +1,4 @@
-"""The whole suite as a user runs it (`locust -f locustfiles/chat.py`), on the client's core, against the truth server."""
+"""The whole suite as a user runs it (`locust -f locustfiles/chat.py`), on one core, against the truth server."""
 
 from __future__ import annotations
 
