@@ -202,7 +202,7 @@ def test_only_what_spoils_a_figure_makes_a_run_invalid() -> None:
 
 
 def test_streams_in_flight_are_told_by_their_own_times_where_every_record_is_there() -> None:
-    """A late worker believes in streams that ended long ago: 200 of 0.14 s in 20 s are 1.4 in flight (the last ones cut), not 2."""
+    """A late worker believes in streams that ended long ago: 200 of 0.14 s in 20 s are 1.4 in flight, not 2."""
     counts = {"sent": 200, "ok": 200, "failed": 0, "cancelled": 0, "in_flight_mean": 2}
     assert "only 69.9% of the streams asked for were in flight" in _reasons(**counts, in_flight_asked=2)
     assert _reasons(**counts, in_flight_asked=1.41) == ""
