@@ -1,50 +1,84 @@
-"""When requests are due: one global schedule made from the seed, of which every worker can read any part.
-
-Gaps are drawn in chunks, each from its own counter, and summed chunk by chunk in order: the offset of request i is
-the same number on every worker, and asking for it costs one chunk at most beyond those already passed.
-"""
+"""How requests come, as a workload's file and the command line say it; `schedule` makes times of it."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Annotated, Literal, Protocol, get_args
+import re
+from typing import Annotated, Any, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tailgate.exits import BadInput
-from workloads.randomness import key_of, uniform_array
 
 Kind = Literal["closed", "constant", "poisson", "gamma", "trace"]
 KINDS: tuple[str, ...] = get_args(Kind)
 _RATED = ("constant", "poisson", "gamma")
-_CHUNK = 4096
+_HIGHEST = 1e6
+_NUMBER = r"\d+(?:\.\d+)?|\.\d+"
+_LENGTH = rf"(?P<length>{_NUMBER})(?P<unit>ms|s|m|h)?"
+_STAGE = re.compile(rf"{_LENGTH}:(?P<rate>{_NUMBER})$")
+_WAVE = re.compile(rf"{_LENGTH}:(?P<swing>{_NUMBER})(?P<percent>%)?$")
+_UNITS_S = {"ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 
 
-class ArrivalSpec(BaseModel):
-    """How requests come: by users who wait for their answers (closed), at a rate, or as a trace recorded it."""
-
+class _Spec(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", "-")
     )
 
+
+class Stage(_Spec):
+    """A straight line from the rate before it; of 0 seconds, a step."""
+
+    seconds: Annotated[float, Field(ge=0, le=1e7)]
+    to: Annotated[float, Field(ge=0, le=_HIGHEST)] = Field(description="requests per second at its end")
+
+
+class Wave(_Spec):
+    """A sine around `request-rate`, as a day's traffic has it."""
+
+    period: Annotated[float, Field(gt=0, le=1e7)] = Field(description="seconds from peak to peak")
+    swing: Annotated[float, Field(ge=0, le=1)] = Field(description="how far up and down, as a share of the rate")
+
+
+class ArrivalSpec(_Spec):
+    """How requests come: by users who wait for their answers (closed), at a rate, or as a trace recorded it."""
+
     kind: Kind = "closed"
-    request_rate: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
-        default=None, description="requests per second of the whole fleet (constant, poisson, gamma)"
+    request_rate: Annotated[float, Field(gt=0, le=_HIGHEST)] | None = Field(
+        default=None,
+        description="requests per second of the whole fleet (constant, poisson, gamma); with stages the rate before "
+        "the first of them (default 0), with a wave its mean",
+    )
+    rate_per_user: Annotated[float, Field(gt=0, le=_HIGHEST)] | None = Field(
+        default=None, description="instead of request-rate: requests per second that each of Locust's users stands for"
     )
     burstiness: Annotated[float, Field(gt=0, le=1e4)] = Field(
         default=1.0,
         description="gamma's shape: 1 is poisson, below it burstier, above it more even (as vLLM's bench has it)",
     )
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)] | None = Field(
+        default=None, description="ramps and steps of the rate, one after the other; the last rate holds"
+    )
+    wave: Wave | None = None
     users: Annotated[int, Field(ge=1, strict=True)] | None = Field(
         default=None, description="users the workload is meant for (closed); Locust's -u decides"
     )
 
     @model_validator(mode="after")
     def _rated(self) -> ArrivalSpec:
-        if self.kind in _RATED and self.request_rate is None:
+        if self.kind in _RATED and not (self.request_rate or self.rate_per_user or self.stages):
             raise ValueError(f"{self.kind} arrivals need a rate; add 'request-rate' (requests per second)")
+        varied = [name for name in ("stages", "wave", "rate_per_user") if getattr(self, name) is not None]
+        if varied and self.kind not in _RATED:
+            raise ValueError(f"'{_key(varied[0])}' goes with constant, poisson or gamma arrivals, not {self.kind}")
+        if len(varied) > 1:
+            raise ValueError(f"'{_key(varied[0])}' and '{_key(varied[1])}' do not go together; keep one")
+        if self.wave and not self.request_rate:
+            raise ValueError("a wave needs its mean; add 'request-rate' (requests per second)")
+        if self.rate_per_user and self.request_rate:
+            raise ValueError("'request-rate' and 'rate-per-user' do not go together; keep one")
+        if self.stages and not any(stage.to for stage in self.stages) and not self.request_rate:
+            raise ValueError("the stages never leave the rate 0; give one of them a rate")
         return self
 
     @property
@@ -53,7 +87,13 @@ class ArrivalSpec(BaseModel):
         return self.kind != "closed"
 
     def overridden(
-        self, kind: str | None = None, request_rate: float | None = None, burstiness: float | None = None
+        self,
+        kind: str | None = None,
+        request_rate: float | None = None,
+        burstiness: float | None = None,
+        stages: tuple[Stage, ...] | None = None,
+        wave: Wave | None = None,
+        rate_per_user: float | None = None,
     ) -> ArrivalSpec:
         """This, with what the command line asks for instead; a rate alone turns a closed loop into poisson.
 
@@ -61,21 +101,50 @@ class ArrivalSpec(BaseModel):
         """
         if kind is not None and kind not in KINDS:
             raise BadInput(f"--arrival: unknown kind '{kind}'", f"choose one of {', '.join(KINDS)}")
-        chosen = kind or ("poisson" if request_rate is not None and self.kind == "closed" else self.kind)
-        rate = self.request_rate if request_rate is None else request_rate
-        if chosen in _RATED and rate is None:
-            raise BadInput(
-                f"--arrival {chosen} needs a rate", "add --request-rate with the fleet's requests per second"
+        asked = {
+            "--request-rate": request_rate,
+            "--rate-stages": stages,
+            "--rate-wave": wave,
+            "--rate-per-user": rate_per_user,
+        }
+        given = [flag for flag, value in asked.items() if value is not None]
+        chosen = kind or ("poisson" if given and self.kind == "closed" else self.kind)
+        if given and chosen not in _RATED and given[0] != "--request-rate":
+            raise BadInput(f"{given[0]} does not go with {chosen} arrivals", "choose --arrival poisson, say")
+        for first, second in (
+            ("--rate-stages", "--rate-wave"),
+            ("--rate-stages", "--rate-per-user"),
+            ("--rate-wave", "--rate-per-user"),
+            ("--request-rate", "--rate-per-user"),
+        ):
+            if first in given and second in given:
+                raise BadInput(f"{first} and {second} do not go together", "keep one of them")
+        if not chosen or chosen not in _RATED:
+            return ArrivalSpec(
+                kind=chosen,  # type: ignore[arg-type]
+                burstiness=_in_range(burstiness) or self.burstiness,
+                users=self.users,
             )
-        if rate is not None and not 0 < rate <= 1e6:
-            raise BadInput(f"--request-rate: {rate:g} is not a rate", "give requests per second, above 0")
-        if burstiness is not None and not 0 < burstiness <= 1e4:
-            raise BadInput(f"--burstiness: {burstiness:g} is out of range", "give a number above 0; 1 is poisson")
-        return ArrivalSpec(
-            kind=chosen,  # type: ignore[arg-type]
-            request_rate=rate if chosen in _RATED else None,
-            burstiness=self.burstiness if burstiness is None else burstiness,
-            users=self.users,
+        # Where the command line says how the rate goes, the workload's own way of it is gone.
+        kept: dict[str, Any] = {} if given else {"rate_per_user": self.rate_per_user}
+        if not given or given == ["--request-rate"]:
+            kept |= {"stages": self.stages, "wave": self.wave}
+        rate = self.request_rate if request_rate is None and rate_per_user is None else request_rate
+        if given == ["--rate-stages"]:
+            rate = None
+        return _checked(
+            kept
+            | {
+                key: value
+                for key, value in (("stages", stages), ("wave", wave), ("rate_per_user", rate_per_user))
+                if value
+            }
+            | {
+                "kind": chosen,
+                "request_rate": rate,
+                "burstiness": _in_range(burstiness) or self.burstiness,
+                "users": self.users,
+            }
         )
 
     def text(self) -> str:
@@ -87,71 +156,69 @@ class ArrivalSpec(BaseModel):
         if self.kind == "trace":
             return "at the trace's own times"
         shape = f", burstiness {self.burstiness:g}" if self.kind == "gamma" else ""
-        return f"{self.kind} at {self.request_rate:g} requests/s{shape}"
+        return f"{self.kind} {self._rate_text()}{shape}"
+
+    def _rate_text(self) -> str:
+        if self.rate_per_user:
+            return f"at {self.rate_per_user:g} requests/s for each user"
+        if self.stages:
+            steps = ", ".join(f"to {stage.to:g} {_lasting(stage.seconds)}" for stage in self.stages)
+            return f"from {self.request_rate or 0:g} requests/s {steps}"
+        if self.wave:
+            return f"at {self.request_rate:g} requests/s +/- {self.wave.swing:.0%}, period {self.wave.period:g} s"
+        return f"at {self.request_rate:g} requests/s"
 
 
-class Schedule(Protocol):
-    """Offsets of requests from the start of sending."""
-
-    def at(self, index: int) -> float | None:
-        """Seconds after the start at which request `index` is due; None where nothing but a free user decides."""
-
-
-class ClosedLoop:
-    """No times: a request leaves when a user is free."""
-
-    def at(self, index: int) -> None:
-        return None
-
-
-class ConstantRate:
-    """Evenly spaced, the first at once."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-
-    def at(self, index: int) -> float:
-        return index / self._rate
+def parse_stages(text: str, flag: str = "--rate-stages") -> tuple[Stage, ...]:
+    """`60s:200,0s:50,2m:50`: in each length of time to each rate. Raises `BadInput`."""
+    found = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = _STAGE.match(part)
+        if not match or float(match["rate"]) > _HIGHEST:
+            raise BadInput(f"{flag}: cannot read the stage '{part}'", "write LENGTH:RATE, such as 60s:200 or 0s:50")
+        found.append(Stage(seconds=_seconds(match), to=float(match["rate"])))
+    if not found:
+        raise BadInput(f"{flag}: no stage in '{text}'", "write LENGTH:RATE,…, such as 60s:200,0s:50")
+    return tuple(found)
 
 
-class Renewal:
-    """Independent gamma gaps of mean 1/rate: exponential ones (a Poisson process) at shape 1."""
-
-    def __init__(self, rate: float, shape: float, seed: int) -> None:
-        self._rate = rate
-        self._shape = shape
-        self._key = key_of("arrivals", seed)
-        self._starts = [0.0]
-        self._recent: OrderedDict[int, npt.NDArray[np.float64]] = OrderedDict()
-
-    def at(self, index: int) -> float:
-        chunk, within = divmod(index, _CHUNK)
-        return float(self._offsets(chunk)[within])
-
-    def _offsets(self, chunk: int) -> npt.NDArray[np.float64]:
-        if chunk in self._recent:
-            return self._recent[chunk]
-        while len(self._starts) <= chunk:
-            behind = len(self._starts) - 1
-            self._starts.append(self._starts[behind] + float(np.cumsum(self._gaps(behind))[-1]))
-        offsets: npt.NDArray[np.float64] = self._starts[chunk] + np.cumsum(self._gaps(chunk))
-        self._recent[chunk] = offsets
-        if len(self._recent) > 4:
-            self._recent.popitem(last=False)
-        return offsets
-
-    def _gaps(self, chunk: int) -> npt.NDArray[np.float64]:
-        if self._shape == 1.0:
-            return np.asarray(-np.log(uniform_array(self._key, chunk, _CHUNK)) / self._rate)
-        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(self._key[:16], "little") ^ chunk))
-        return np.asarray(generator.standard_gamma(self._shape, _CHUNK) / (self._shape * self._rate))
+def parse_wave(text: str, flag: str = "--rate-wave") -> Wave:
+    """`24h:80%`: the period and how far up and down. Raises `BadInput`."""
+    match = _WAVE.match(text.strip())
+    swing = float(match["swing"]) / (100 if match["percent"] else 1) if match else 2.0
+    if not match or swing > 1 or not _seconds(match):
+        raise BadInput(f"{flag}: cannot read '{text}'", "write PERIOD:SWING, such as 24h:80% (at most 100%)")
+    return Wave(period=_seconds(match), swing=swing)
 
 
-def make_schedule(spec: ArrivalSpec, seed: int) -> Schedule:
-    """The schedule of every kind but `trace`, whose times are the trace's."""
-    if spec.kind == "closed":
-        return ClosedLoop()
-    assert spec.request_rate is not None, "checked by ArrivalSpec"
-    if spec.kind == "constant":
-        return ConstantRate(spec.request_rate)
-    return Renewal(spec.request_rate, spec.burstiness if spec.kind == "gamma" else 1.0, seed)
+def _seconds(match: re.Match[str]) -> float:
+    return float(match["length"]) * _UNITS_S[match["unit"]]
+
+
+def _checked(keys: dict[str, Any]) -> ArrivalSpec:
+    """The arrivals of these parts. Raises `BadInput` in the command line's words."""
+    rate, kind = keys["request_rate"], keys["kind"]
+    if rate is None and not keys.get("rate_per_user") and not keys.get("stages"):
+        raise BadInput(f"--arrival {kind} needs a rate", "add --request-rate with the fleet's requests per second")
+    for flag, value in (("--request-rate", rate), ("--rate-per-user", keys.get("rate_per_user"))):
+        if value is not None and not 0 < value <= _HIGHEST:
+            raise BadInput(f"{flag}: {value:g} is not a rate", "give requests per second, above 0")
+    try:
+        return ArrivalSpec(**keys)
+    except ValueError as error:
+        message = str(error).splitlines()[2].strip().removeprefix("Value error, ").partition(" [type=")[0]
+        raise BadInput(f"--arrival {kind}: {message}") from None
+
+
+def _in_range(burstiness: float | None) -> float | None:
+    if burstiness is not None and not 0 < burstiness <= 1e4:
+        raise BadInput(f"--burstiness: {burstiness:g} is out of range", "give a number above 0; 1 is poisson")
+    return burstiness
+
+
+def _lasting(seconds: float) -> str:
+    return f"in {seconds:g} s" if seconds else "at once"
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")

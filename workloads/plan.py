@@ -9,9 +9,10 @@ from typing import Any
 
 from tailgate.exits import BadInput
 from tailgate.objectives import Objective
-from workloads.arrivals import ArrivalSpec, ClosedLoop, make_schedule
+from workloads.arrivals import ArrivalSpec
 from workloads.bodies import BodyOptions, demanded_tokens, encode_body
 from workloads.prompts import Prompt, Prompter
+from workloads.schedule import Schedule, make_schedule
 from workloads.sources import Design, Source
 from workloads.sources.mix import Mix
 from workloads.sources.trace import Trace, open_trace
@@ -61,8 +62,8 @@ class Plan:
         self._source = source
         self._prompter = prompter
         self._options = options
-        self._schedule = make_schedule(arrival, seed) if arrival.kind != "trace" else ClosedLoop()
-        self._time_scale = time_scale
+        self.schedule: Schedule | None = make_schedule(arrival, seed, source, time_scale) if arrival.open else None
+        """When requests are due; None in a closed loop. A change of rate moves those that are yet to come."""
         self._max_model_len = max_model_len
         self._shapes = {name: shape_of(item) for name, item in workload.classes.items()}
         self._objectives = {name: workload.objectives(name) for name in workload.classes}
@@ -74,13 +75,9 @@ class Plan:
         return self._source.length
 
     def arrival_s(self, index: int) -> float | None:
-        """Seconds after the start at which request `index` is due; None in a closed loop. IndexError past the end."""
-        if self.arrival.kind == "trace":
-            offset = self._source.design(index).offset_s
-            return None if offset is None else offset / self._time_scale
-        if self.length is not None and not 0 <= index < self.length:
-            raise IndexError(index)
-        return self._schedule.at(index)
+        """Seconds after the start at which request `index` is due, infinity where the rate rests before it; None in a
+        closed loop. IndexError past the end."""
+        return None if self.schedule is None else self.schedule.at(index)
 
     def request(self, index: int) -> PlannedRequest:
         """Request `index` with its bytes. IndexError past the end of a finite plan."""
