@@ -213,9 +213,15 @@ def reasons(measured: Measured) -> list[str]:
         broken.append(
             "the run was broken off: what was in flight then is missing, the slowest requests first; run it again"
         )
-    return broken + [
-        f"{fault}; gather the journals and run: python -m exporters recover" for fault in measured.unaccounted
-    ]
+    return [*broken, *measured.unaccounted]
+
+
+def lost_worker(name: str, why: str) -> str:
+    """The one sentence on a worker that was not heard of again."""
+    return f"{name} {why}, so its last records may be missing here; {_GATHER}"
+
+
+_GATHER = "gather the journals and run: python -m exporters recover"
 
 
 def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Mapping[str, Any]] = ()) -> Measured:
@@ -287,19 +293,19 @@ def _unaccounted(columns: Columns, health: Mapping[str, WorkerHealth]) -> Iterab
     """Where a worker's own counts and the records that arrived from it disagree."""
     for name, entry in health.items():
         if entry.lost is not None:
-            yield f"{name} {entry.lost}"
+            yield lost_worker(name, entry.lost)
             continue
         if entry.sent is None:
             continue
         parts = (entry.ok or 0, entry.failed or 0, entry.cancelled or 0)
         if entry.sent != sum(parts):
-            yield f"worker {name} sent {entry.sent} requests but ended {sum(parts)}"
+            yield f"worker {name} sent {entry.sent} requests but ended {sum(parts)}; {_GATHER}"
         mine = (
             columns.worker_code == columns.workers.index(name) if name in columns.workers else np.zeros(0, dtype=bool)
         )
         arrived = tuple(int((columns.outcome[mine] == code).sum()) if mine.size else 0 for code in range(3))
         if arrived != parts:
-            yield f"worker {name} counted {parts} ok, failed, cancelled but {arrived} arrived"
+            yield f"worker {name} counted {parts} ok, failed, cancelled but {arrived} arrived; {_GATHER}"
 
 
 def _health(entry: Mapping[str, Any]) -> WorkerHealth:

@@ -16,8 +16,8 @@ import tailgate
 from locustfiles.client.choice import open_clock
 from locustfiles.client.stream import StreamingClient
 from locustfiles.client.target import Target
-from locustfiles.feed import Feed, share
-from locustfiles.messages import Assignment, Introduction, Report
+from locustfiles.feed import Feed, Share
+from locustfiles.messages import Assignment, Decision, Introduction, Proposal, Reply, Report
 from locustfiles.recording import Recorder
 from locustfiles.rows import Rows
 from locustfiles.sending import Sender
@@ -68,11 +68,51 @@ class Crew:
             clock_offset_s=offset_s,
         )
 
-    def start(self, run_id: str, start_ns: int) -> None:
-        """Begins to send."""
-        part = self._part
-        if part is not None and part.assignment.run_id == run_id:
+    def start(self, run_id: str, start_ns: int, lease_s: float | None = None) -> None:
+        """Begins to send; with a lease not longer than that before it is renewed."""
+        part = self._in(run_id)
+        if part is not None:
+            if lease_s is not None and part.dealt:
+                part.sender.lease(max(start_ns, time.time_ns()) + int(lease_s * 1e9))
             part.sender.start(start_ns, part.settings.warmup_s)
+
+    def lease(self, run_id: str, until_ns: int) -> None:
+        """The leader has not given this worker up: it may send until then."""
+        part = self._in(run_id)
+        if part is not None and part.dealt:
+            part.sender.lease(until_ns)
+
+    def consider(self, proposal: Proposal) -> Reply | None:
+        """Holds back what may become another worker's, if it is not too late; None where this is another run."""
+        part = self._in(proposal.run_id)
+        if part is None:
+            return None
+        agreed = part.sender.hold(proposal.from_index)
+        part.proposal = proposal if agreed else None
+        return Reply(run_id=proposal.run_id, number=proposal.number, agreed=agreed, taken=part.sender.taken)
+
+    def decide(self, decision: Decision) -> None:
+        """The proposal holds, or does not."""
+        part = self._in(decision.run_id)
+        if part is None or part.proposal is None or part.proposal.number != decision.number:
+            return
+        proposal, part.proposal = part.proposal, None
+        if not decision.accepted:
+            part.sender.release()
+            return
+        _, slot, slots = proposal.deals[-1]
+        most = part.settings.max_in_flight
+        part.sender.release(proposal.deals, _part_of(most, slot, slots) if most else None)
+
+    def change_rate(self, run_id: str, at_s: float, rate: float) -> None:
+        """Another rate from `at_s` after the start on."""
+        part = self._in(run_id)
+        if part is not None:
+            part.sender.change_rate(at_s, rate)
+
+    def _in(self, run_id: str) -> _Part | None:
+        part = self._part
+        return part if part is not None and part.assignment.run_id == run_id else None
 
     def sender(self) -> Sender:
         """The current run's sender, once it may send; blocks the calling user until then."""
@@ -119,6 +159,7 @@ class _Part:
             model=assignment.model,
             counter=Calibration.from_dict(assignment.calibration),
             trace=settings.trace,
+            salt=assignment.salt,
             time_scale=settings.time_scale,
             arrival=settings.arrival,
             extra_body=settings.extra_body,
@@ -136,11 +177,22 @@ class _Part:
         self.notes = (*plan.notes, self.clock_note)
         self.ending = False
         self.ended = Event()
+        self.dealt = settings.arrival.open or settings.num_requests is not None
+        """Whether requests are dealt anew when workers come or go: where one not sent would be missing."""
+        self.proposal: Proposal | None = None
         self._reports = 0
         most = settings.max_in_flight
+        for at_s, rate in assignment.rate_changes:
+            assert plan.schedule is not None, "only open loops change their rate"
+            plan.schedule.change_rate(at_s, rate)
+        share = (
+            Share.guest(assignment.slot, settings.num_requests, settings.arrival.open)
+            if assignment.guest
+            else Share(assignment.slot, assignment.slots, settings.num_requests)
+        )
         self.sender = Sender(
             plan,
-            Feed(plan, share(assignment.slot, assignment.slots, settings.num_requests, assignment.guest)),
+            Feed(plan, share),
             StreamingClient(target, clock, timeouts=settings.timeouts, tls=settings.tls, headers=key.headers()),
             clock,
             recorder,
@@ -168,6 +220,7 @@ class _Part:
             in_flight=sender.in_flight,
             bodies_sum=f"{sender.recorder.bodies_sum:064x}",
             bodies_count=sender.recorder.bodies_count,
+            schedule_sum=f"{sender.recorder.schedule_sum:064x}",
             done=sender.done,
             final=final,
         )

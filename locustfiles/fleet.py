@@ -13,15 +13,32 @@ from typing import Any, Protocol
 import gevent
 from gevent.event import Event
 from locust.env import Environment
-from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
+from locust.runners import STATE_MISSING, MasterRunner
 
 from locustfiles.crew import Crew
-from locustfiles.messages import Assignment, Introduction, Report, Start, Stop, pack, unpack
+from locustfiles.dealing import Cut, Dealer
+from locustfiles.messages import (
+    Assignment,
+    Decision,
+    Introduction,
+    Message,
+    Pace,
+    Proposal,
+    Reply,
+    Report,
+    Seen,
+    Start,
+    Stop,
+    pack,
+    unpack,
+)
 from tailgate.exits import BadInput
 
 logger = logging.getLogger(__name__)
 
 ASSIGN, READY, START, STOP = "tailgate-assign", "tailgate-ready", "tailgate-start", "tailgate-stop"
+PROPOSAL, REPLY, DECISION = "tailgate-proposal", "tailgate-reply", "tailgate-decision"
+PACE, SEEN = "tailgate-pace", "tailgate-seen"
 REPORT_KEY = "tailgate"
 
 REPORT_INTERVAL_S = 1.0
@@ -43,8 +60,15 @@ class Fleet(Protocol):
     def enlist(self, make: MakeAssignment) -> dict[str, Introduction]:
         """Gives everyone a part (slot, slots, guest) and waits until all are ready. Raises `BadInput` if one is not."""
 
-    def start(self, run_id: str, start_ns: int) -> None:
-        """Lets everyone send."""
+    def start(self, run_id: str, start_ns: int, cut: Cut | None) -> None:
+        """Lets everyone send. With `cut`, requests are dealt anew when workers come or go."""
+
+    def change_rate(self, run_id: str, at_s: float, rate: float) -> None:
+        """Another rate for everyone, from `at_s` after the start on."""
+
+    @property
+    def redeals(self) -> list[tuple[int, int]]:
+        """(from index, number of workers) of each time that requests were dealt anew in this run."""
 
     def stop(self, run_id: str, drain_s: float) -> None:
         """Has everyone end, and waits for the last reports; a worker that is gone is not waited for."""
@@ -79,9 +103,16 @@ class Alone:
             raise BadInput(introduction.fault)
         return {assignment.worker: introduction}
 
-    def start(self, run_id: str, start_ns: int) -> None:
+    def start(self, run_id: str, start_ns: int, cut: Cut | None) -> None:
         self._crew.start(run_id, start_ns)
         gevent.spawn(self._report_regularly)
+
+    def change_rate(self, run_id: str, at_s: float, rate: float) -> None:
+        self._crew.change_rate(run_id, at_s, rate)
+
+    @property
+    def redeals(self) -> list[tuple[int, int]]:
+        return []
 
     def stop(self, run_id: str, drain_s: float) -> None:
         self._crew.end(drain_s)
@@ -147,7 +178,9 @@ class Distributed:
         self._run_id = ""
         self._start_ns: int | None = None
         self._changed = Event()
+        self._dealer: Dealer | None = None
         runner.register_message(READY, self._on_ready)
+        runner.register_message(REPLY, self._on_reply)
         environment.events.worker_report.add_listener(self._on_report)
         environment.events.worker_connect.add_listener(self._on_connect)
         # Locust's own listener adds a report's rows to the table; ours must be able to take them out before.
@@ -171,7 +204,7 @@ class Distributed:
             (client.id for client in self._runner.clients.values() if client.state != STATE_MISSING),
             key=self._runner.get_worker_index,
         )
-        self._members, self._start_ns = {}, None
+        self._members, self._start_ns, self._dealer = {}, None, None
         self._make, self._slots = make, len(clients)
         for slot, client_id in enumerate(clients):
             self._assign(client_id, make(slot, self._slots, False))
@@ -191,13 +224,25 @@ class Distributed:
             ready[member.name] = member.introduction
         return ready
 
-    def start(self, run_id: str, start_ns: int) -> None:
+    def start(self, run_id: str, start_ns: int, cut: Cut | None) -> None:
         self._start_ns = start_ns
         for client_id in self._members:
             self._send(START, Start(run_id=run_id, start_ns=start_ns), client_id)
+        if cut is not None:
+            self._dealer = Dealer(run_id, list(self._members), cut, self._here, self._send_about_deal)
+
+    def change_rate(self, run_id: str, at_s: float, rate: float) -> None:
+        for client_id in self._members:
+            self._send(PACE, Pace(run_id=run_id, at_s=at_s, rate=rate), client_id)
+
+    @property
+    def redeals(self) -> list[tuple[int, int]]:
+        return self._dealer.redeals if self._dealer else []
 
     def stop(self, run_id: str, drain_s: float) -> None:
         self._make = None
+        if self._dealer is not None:
+            self._dealer.close()
         self._tell_to_stop(run_id, drain_s)
         deadline = time.monotonic() + drain_s + _GRACE_S
         while time.monotonic() < deadline:
@@ -210,6 +255,8 @@ class Distributed:
         self._tell_to_stop(run_id, 0.0)
 
     def all_done(self) -> bool:
+        if self._dealer is not None and not self._dealer.settled:
+            return False
         here = [member for key, member in self._members.items() if self._present(key) or member.final]
         return bool(here) and all(member.done or member.final for member in here)
 
@@ -231,8 +278,23 @@ class Distributed:
         client = self._runner.clients.get(client_id)
         return client is not None and client.state != STATE_MISSING
 
-    def _send(self, kind: str, message: Assignment | Start | Stop, client_id: str) -> None:
+    def _here(self) -> list[str]:
+        """Who can be dealt requests: the workers that are there and ready."""
+        return [
+            client_id
+            for client_id, member in self._members.items()
+            if self._present(client_id) and member.introduction is not None and not member.introduction.fault
+        ]
+
+    def _send_about_deal(self, client_id: str, message: Proposal | Decision) -> None:
+        self._send(PROPOSAL if isinstance(message, Proposal) else DECISION, message, client_id)
+
+    def _send(self, kind: str, message: Message, client_id: str) -> None:
         self._runner.send_message(kind, {"message": pack(message)}, client_id)
+
+    def _on_reply(self, environment: Environment, msg: Any, **_: Any) -> None:
+        if self._dealer is not None:
+            self._dealer.on_reply(msg.node_id, unpack(msg.data["message"], Reply))
 
     def _on_ready(self, environment: Environment, msg: Any, **_: Any) -> None:
         introduction = unpack(msg.data["message"], Introduction)
@@ -246,7 +308,7 @@ class Distributed:
             self._send(START, Start(run_id=self._run_id, start_ns=self._start_ns), msg.node_id)
 
     def _on_connect(self, client_id: str, **_: Any) -> None:
-        """A worker that comes during a run is given requests of its own, which are in nobody's share."""
+        """A worker that comes during a run: it takes part in the next deal, or has requests that are nobody's."""
         if self._make is not None and self._start_ns is not None and client_id not in self._members:
             guest = self._make(len(self._members), self._slots, True)
             logger.warning("%s joins in the middle of the run", guest.worker)
@@ -266,43 +328,7 @@ class Distributed:
             ).serialize() | {"start_time": self._runner.stats.total.start_time}
             return
         member.done, member.final = report.done, report.final
+        if self._dealer is not None and self._dealer.includes(client_id):
+            self._send(SEEN, Seen(run_id=report.run_id, number=report.number), client_id)
         self._take(report)
         self._changed.set()
-
-
-class Enlisted:
-    """A worker's end of `Distributed`: does what the master says and reports to it."""
-
-    def __init__(self, environment: Environment, runner: WorkerRunner, crew: Crew) -> None:
-        self._environment = environment
-        self._runner = runner
-        self._crew = crew
-        runner.register_message(ASSIGN, self._on_assign, concurrent=True)
-        runner.register_message(START, self._on_start)
-        runner.register_message(STOP, self._on_stop, concurrent=True)
-        environment.events.report_to_master.add_listener(self._on_report)
-
-    def report_now(self) -> None:
-        """Sends a report out of turn, Locust's rows with it."""
-        data: dict[str, Any] = {}
-        self._environment.events.report_to_master.fire(client_id=self._runner.client_id, data=data)
-        self._runner.send_message("stats", data)
-
-    def _on_assign(self, environment: Environment, msg: Any, **_: Any) -> None:
-        assignment = unpack(msg.data["message"], Assignment)
-        self._runner.send_message(READY, {"message": pack(self._crew.prepare(assignment))})
-
-    def _on_start(self, environment: Environment, msg: Any, **_: Any) -> None:
-        start = unpack(msg.data["message"], Start)
-        self._crew.start(start.run_id, start.start_ns)
-
-    def _on_stop(self, environment: Environment, msg: Any, **_: Any) -> None:
-        self._crew.end(unpack(msg.data["message"], Stop).drain_s)
-        # All has ended: Locust need not wait for anyone when it stops the users, nor afterwards.
-        self._environment.stop_timeout = 0.0
-        self.report_now()
-
-    def _on_report(self, client_id: str, data: dict[str, Any], **_: Any) -> None:
-        report = self._crew.report()
-        if report is not None:
-            data[REPORT_KEY] = pack(report)

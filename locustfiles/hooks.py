@@ -21,7 +21,8 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
 from locustfiles import console, locust_stats
 from locustfiles.crew import Crew
-from locustfiles.fleet import REPORT_INTERVAL_S, Alone, Distributed, Enlisted
+from locustfiles.enlisted import Enlisted
+from locustfiles.fleet import REPORT_INTERVAL_S, Alone, Distributed
 from locustfiles.leader import Course, Leader, ask_server
 from locustfiles.options import add_options
 from locustfiles.settings import ApiKey, chosen, read_settings

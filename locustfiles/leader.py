@@ -20,17 +20,21 @@ from gevent.event import Event
 from locust.env import Environment
 
 import tailgate
+from exporters import quality
 from exporters.compare import Comparison
 from exporters.run_store import RunStore
 from locustfiles import engine_page
 from locustfiles.against import compare_with, keep_as
+from locustfiles.dealing import Cut
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
 from locustfiles.fleet import Fleet
 from locustfiles.messages import Assignment, Introduction, Report
 from locustfiles.metrics_page import MetricsPage
+from locustfiles.rate_control import RateControl
 from locustfiles.record_share import thin
 from locustfiles.run_facts import (
     LAUNCH_CONFIG,
+    Sums,
     clock_of,
     identity,
     launch_config,
@@ -38,7 +42,7 @@ from locustfiles.run_facts import (
     redacted,
     sent_in_all,
 )
-from locustfiles.settings import ApiKey, Settings, chosen, fresh_seed, read_settings
+from locustfiles.settings import FRESH, ApiKey, Settings, chosen, fresh_salt, fresh_seed, read_settings
 from tailgate.exits import BadInput, Exit, worst
 from workloads import Plan, calibrate_for, make_plan
 
@@ -60,7 +64,9 @@ class Course:
     start_ns: int
     stop_ns: int | None = None
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    bodies: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sums: dict[str, Sums] = field(default_factory=dict)
+    plan: Plan | None = None
+    rates: RateControl | None = None
     watcher: gevent.Greenlet | None = None
     ending: bool = False
     ended: Event = field(default_factory=Event)
@@ -86,11 +92,13 @@ class Leader:
         settings = read_settings(chosen(options))
         api, server = ask_server(settings, self._host(), self._key)
         seed = fresh_seed() if settings.seed is None else settings.seed
+        salt = fresh_salt() if settings.salt == FRESH else settings.salt
         plan = make_plan(
             settings.workload,
             seed=seed,
             model=server.model,
             counter=calibrate_for(settings.workload, _counter(settings, api, server)),
+            salt=salt,
             trace=settings.trace,
             time_scale=settings.time_scale,
             arrival=settings.arrival,
@@ -100,14 +108,18 @@ class Leader:
             max_model_len=server.longest,
         )
         run_id = uuid.uuid4().hex
-        store = RunStore.create(self._directory(settings), self._meta(settings, server, seed, plan))
+        store = RunStore.create(self._directory(settings), self._meta(settings, server, seed, salt, plan))
         if store.earlier:
             logger.warning("an earlier run in %s was moved to %s", store.directory, store.earlier)
-        course = Course(run_id, settings, store, start_ns=0)
+        course = Course(run_id, settings, store, start_ns=0, plan=plan)
+        if plan.schedule is not None:
+            course.rates = RateControl(
+                plan.schedule, settings.arrival, lambda at, rate: self._set_pace(course, at, rate)
+            )
         self.course = course
         self._environment.stop_timeout = settings.drain_s
         try:
-            crew = self.fleet.enlist(self._assignments(course, server, seed, plan))
+            crew = self.fleet.enlist(self._assignments(course, server, seed, salt, plan))
         except BadInput:
             store.close()
             self.course = None
@@ -121,7 +133,13 @@ class Leader:
         if server.has_metrics and not os.environ.get(LAUNCH_CONFIG):
             course.watcher = engine_page.watch(api, store.append_engine)
         self.metrics.begin(store.meta, crew)
-        self.fleet.start(run_id, course.start_ns)
+        self.fleet.start(run_id, course.start_ns, _cut_of(course))
+        if course.rates is not None:
+            course.rates.begin(course.start_ns)
+            if settings.arrival.rate_per_user:
+                runner = self._environment.runner
+                assert runner is not None, "there is one while a run begins"
+                course.rates.follow(lambda: runner.user_count)
 
     def take(self, report: Report) -> None:
         """A worker's report, each once."""
@@ -132,7 +150,7 @@ class Leader:
         self.metrics.observe(report.worker, report.records, report.in_flight)
         known = course.workers.setdefault(report.worker, {})
         known.update({k: v for k, v in msgspec.to_builtins(report.health).items() if v is not None})
-        course.bodies[report.worker] = (int(report.bodies_sum, 16), report.bodies_count)
+        course.sums[report.worker] = Sums(report.bodies_count, int(report.bodies_sum, 16), int(report.schedule_sum, 16))
         if report.done and not course.ending and self.fleet.all_done():
             self._on_all_done()
 
@@ -144,6 +162,8 @@ class Leader:
         if not course.ending:
             course.ending = True
             course.stop_ns = time.time_ns()
+            if course.rates is not None:
+                course.rates.end()
             self.fleet.stop(course.run_id, course.settings.drain_s)
             if course.watcher is not None:
                 course.watcher.kill()
@@ -169,12 +189,12 @@ class Leader:
         window_start = min(course.start_ns + int(course.settings.warmup_s * 1e9), stop_ns)
         for name, why in self.fleet.lost.items():
             course.workers.setdefault(name, {})["lost"] = why
-            where = store.directory / "journals"
-            logger.error("%s %s: its last records may be missing here; its journal has them (%s)", name, why, where)
+            logger.error("%s", quality.lost_worker(name, why))
         store.update_meta(
             window={"start_ns": window_start, "end_ns": stop_ns},
             workers=course.workers,
-            sent=sent_in_all(course.bodies),
+            sent=sent_in_all(course.sums.values()),
+            **self._kept(course, window_start, stop_ns),
         )
         summary = store.finish()
         course.codes = _codes(summary)
@@ -183,6 +203,29 @@ class Leader:
         thin(store.directory, course.settings.records.share)
         course.summary = summary
         return course
+
+    def change_rate(self, rate: float) -> None:
+        """Another rate for the rest of the current run: requests/s, or a trace's pace. Raises `BadInput`."""
+        course = self.course
+        if course is None or course.start_ns == 0 or course.ending:
+            raise BadInput("there is no run whose rate could be changed", "start one")
+        if course.rates is None:
+            raise BadInput("this run is a closed loop", "change its number of users, or start one with --request-rate")
+        course.rates.change(rate)
+
+    def _set_pace(self, course: Course, at_s: float, rate: float) -> None:
+        self.fleet.change_rate(course.run_id, at_s, rate)
+        course.store.update_meta(rate_changes=course.rates.changes if course.rates else [])
+
+    def _kept(self, course: Course, start_ns: int, end_ns: int) -> dict[str, Any]:
+        """What run.json says of how the schedule was kept; nothing in a closed loop."""
+        if course.plan is None or course.plan.schedule is None:
+            return {}
+        begins, ends = (course.plan.schedule.due_before((ns - course.start_ns) / 1e9) for ns in (start_ns, end_ns))
+        limit = course.settings.num_requests
+        due = ends - begins if limit is None else max(min(ends, limit) - begins, 0)
+        redeals = [{"from_index": index, "workers": count} for index, count in self.fleet.redeals]
+        return {"schedule": {**course.store.meta["schedule"], "due_in_window": due, "redeals": redeals}}
 
     def exit_code(self) -> Exit:
         """The exit code of the last run that was summed up."""
@@ -219,7 +262,7 @@ class Leader:
         return _SPACING_UNDER_A_SHAPE_S if shaped else 1.0 / float(rate or 1.0)
 
     def _assignments(
-        self, course: Course, server: Server, seed: int, plan: Plan
+        self, course: Course, server: Server, seed: int, salt: str, plan: Plan
     ) -> Callable[[int, int, bool], Assignment]:
         options = chosen(self._environment.parsed_options)
         spacing_s = self._spacing_s()
@@ -236,6 +279,7 @@ class Leader:
                 url=server.url,
                 model=server.model,
                 seed=seed,
+                salt=salt,
                 options=options,
                 workload=workload,
                 calibration=calibration,
@@ -243,11 +287,12 @@ class Leader:
                 longest=server.longest,
                 spacing_s=min(slots * spacing_s, _LONGEST_SPACING_S),
                 sent_ns=time.time_ns(),
+                rate_changes=tuple(course.rates.changes) if course.rates else (),
             )
 
         return make
 
-    def _meta(self, settings: Settings, server: Server, seed: int, plan: Plan) -> dict[str, Any]:
+    def _meta(self, settings: Settings, server: Server, seed: int, salt: str, plan: Plan) -> dict[str, Any]:
         options = self._environment.parsed_options
         arrival = settings.arrival
         argv = redacted(sys.argv)
@@ -259,9 +304,12 @@ class Leader:
             "workload": settings.workload.resolved(),
             "seed": seed,
             "seed_drawn": settings.seed is None,
+            "salt": salt,
             "arrival": {
                 "kind": arrival.kind,
-                "rate": arrival.request_rate,
+                "rate": None if arrival.stages else arrival.request_rate,
+                "text": arrival.text(),
+                **arrival.model_dump(exclude_none=True, include={"request_rate", "rate_per_user", "stages", "wave"}),
                 "burstiness": arrival.burstiness,
                 "max_in_flight": settings.max_in_flight,
                 "trace": str(settings.trace) if settings.trace else None,
@@ -281,6 +329,7 @@ class Leader:
             "simulated": server.engine.simulated,
             "prompt_lengths": plan.calibration.note,
             "bodies_sha256": plan.bodies_sha256(),
+            "schedule": {"sha256": plan.schedule.sha256()} if plan.schedule else None,
             "launch": launch_config(),
         }
 
@@ -302,6 +351,15 @@ class Leader:
         for note in notes_of(crew):
             logger.info("%s", note)
         logger.info("run directory: %s", store.directory)
+
+
+def _cut_of(course: Course) -> Cut | None:
+    """Where requests may be dealt anew; None where none would be missing that is not sent: users just draw others."""
+    plan = course.plan
+    if plan is not None and plan.schedule is not None:
+        schedule = plan.schedule
+        return lambda lead_s: schedule.due_before((time.time_ns() - course.start_ns) / 1e9 + lead_s)
+    return None if course.settings.num_requests is None else lambda lead_s: 0
 
 
 def ask_server(settings: Settings, host: str | None, key: ApiKey) -> tuple[Api, Server]:

@@ -14,8 +14,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's part in a run: all it needs to make its share of the requests alone.
 
     `worker` is its name in records. Worker `slot` of `slots` takes requests slot, slot + slots, …; a `guest` came when
-    the shares were dealt out already and sends requests that are nobody's. `spacing_s` lies between the first requests
-    of two of its users, so that connects do not bunch. `sent_ns` is the leader's clock when it sent this.
+    the shares were dealt out already and has none, or requests that are nobody's. `spacing_s` lies between the first
+    requests of two of its users, so that connects do not bunch. `sent_ns` is the leader's clock when it sent this.
+    `rate_changes` are those made before it came, as `Pace` has them.
     """
 
     run_id: str
@@ -27,6 +28,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     model: str
     seed: int
+    salt: str
     options: dict[str, Any]
     workload: dict[str, Any]
     calibration: dict[str, Any]
@@ -34,6 +36,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     longest: int | None
     spacing_s: float
     sent_ns: int
+    rate_changes: tuple[tuple[float, float], ...] = ()
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +70,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker has to tell since its last report; `number` counts its reports from 0.
 
     `records` ended since then; everything else is the state of the whole run so far. `bodies_sum` is the sum modulo
-    2**256, in hex, of the hashes of all `bodies_count` requests sent. `done`: its share is used up and nothing is in
-    flight. `final`: nothing will follow.
+    2**256, in hex, of the hashes of all `bodies_count` requests sent, `schedule_sum` the same of the times they were
+    due. `done`: its share is used up and nothing is in flight. `final`: nothing will follow.
     """
 
     run_id: str
@@ -79,12 +82,55 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     bodies_sum: str
     bodies_count: int
+    schedule_sum: str
     done: bool
     final: bool
 
 
-Message = Assignment | Introduction | Start | Stop | Report
-M = TypeVar("M", Assignment, Introduction, Start, Stop, Report)
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """May the requests from `from_index` on be dealt out anew? `deals` are all of the run's, as `feed.Deal` has them,
+    the proposed one last. Whoever agrees keeps those requests back until the decision."""
+
+    run_id: str
+    number: int
+    from_index: int
+    deals: list[tuple[int, int, int]]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's answer to a proposal; `taken` is the last index that it has handed out."""
+
+    run_id: str
+    number: int
+    agreed: bool
+    taken: int
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether all have agreed, so that the proposal holds."""
+
+    run_id: str
+    number: int
+    accepted: bool
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """From `at_s` after the start on the fleet sends `rate` requests/s (a trace: that many of its seconds a second)."""
+
+    run_id: str
+    at_s: float
+    rate: float
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of this number has come: its sender is not given up, and may send on for a while."""
+
+    run_id: str
+    number: int
+
+
+Message = Assignment | Introduction | Start | Stop | Report | Proposal | Reply | Decision | Pace | Seen
+M = TypeVar("M", Assignment, Introduction, Start, Stop, Report, Proposal, Reply, Decision, Pace, Seen)
 
 
 def pack(message: Message) -> bytes:

@@ -31,6 +31,7 @@ class Recorder:
         self.sent = 0
         self.bodies_sum = 0
         self.bodies_count = 0
+        self.schedule_sum = 0
         self.ended: Counter[Kind] = Counter()
         self._worker = worker
         self._rows = rows
@@ -42,11 +43,12 @@ class Recorder:
             (directory / OUTPUTS).mkdir(parents=True, exist_ok=True)
             self._outputs = (directory / OUTPUTS / f"{worker}.jsonl").open("ab")
 
-    def leaves(self, digest: int | None) -> None:
+    def leaves(self, digest: int | None, due_digest: int = 0) -> None:
         """A request is about to be handed to the kernel; `digest` None for one that is sent again."""
         self.sent += 1
         if digest is not None:
             self.bodies_sum = (self.bodies_sum + digest) % 2**256
+            self.schedule_sum = (self.schedule_sum + due_digest) % 2**256
             self.bodies_count += 1
 
     def ends(self, planned: PlannedRequest, outcome: Outcome, scheduled_ns: int | None, attempt: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -79,9 +80,19 @@ def notes_of(crew: dict[str, Introduction]) -> list[str]:
     return list(dict.fromkeys(note for member in crew.values() for note in member.notes))
 
 
-def sent_in_all(bodies: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """What was really sent, in a form that does not depend on the order or on who sent it."""
+class Sums(NamedTuple):
+    """What a worker has sent, as its reports tell it."""
+
+    requests: int
+    bodies: int
+    schedule: int
+
+
+def sent_in_all(sums: Iterable[Sums]) -> dict[str, Any]:
+    """What was really sent and when it was due, in a form that does not depend on the order or on who sent it."""
+    known = list(sums)
     return {
-        "count": sum(count for _, count in bodies.values()),
-        "bodies_sum": f"{sum(total for total, _ in bodies.values()) % 2**256:064x}",
+        "count": sum(one.requests for one in known),
+        "bodies_sum": f"{sum(one.bodies for one in known) % 2**256:064x}",
+        "schedule_sum": f"{sum(one.schedule for one in known) % 2**256:064x}",
     }

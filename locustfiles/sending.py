@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gevent
 from gevent.event import Event
-from gevent.lock import Semaphore
 
 from exporters.quality import WorkerHealth
 from locustfiles.client.clock import Clock
 from locustfiles.client.errors import API_ERROR, CONNECT, EMPTY, RESET, TIMEOUT_CONNECT
 from locustfiles.client.reading import Asked
 from locustfiles.client.stream import Cancelled, Outcome, StreamingClient
-from locustfiles.feed import Feed, Ticket
+from locustfiles.feed import Deal, Feed, Ticket, due_digest_of
+from locustfiles.pacing import Pacer
 from locustfiles.recording import Recorder, crashed
 from locustfiles.self_watch import SelfWatch
 from workloads import Plan
@@ -30,12 +30,20 @@ _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _LONGEST_ASKED_S = 120.0
 _KILL_S = 5.0
+_AHEAD_S = 0.1
+_LONGEST_SLEEP_S = 3600.0
+LEASE_S = 8.0
+"""So long after a report that its leader has confirmed a worker sends on; its leader gives it up later than that."""
+
+
+class NotOurs(Exception):
+    """The request has become another worker's while this one had no leave to send."""
 
 
 class Sender:
     """Sends one worker's requests, each in the greenlet that calls `perform`, and hands what became of them on.
 
-    `on_done` is called once, when the share is used up and nothing is in flight any more.
+    `on_done` is called whenever the share is used up and nothing is in flight any more.
     """
 
     def __init__(
@@ -58,6 +66,8 @@ class Sender:
         self.active_users = 0
         self.started = Event()
         self.over = Event()
+        self.more = Event()
+        """Set when a new deal brought requests to a share that may have been used up."""
         self._plan = plan
         self._feed = feed
         self._client = client
@@ -65,28 +75,33 @@ class Sender:
         self._retries = retries
         self._stream = stream
         self._keep_text = keep_text
-        self._room = Semaphore(most_in_flight) if most_in_flight else None
+        self._room = Room(most_in_flight) if most_in_flight else None
         self._spacing_s = spacing_s
         self._next_first_send = 0.0
         self._on_done = on_done
         self._told_done = False
         self._unfinished = 0
         self._start_ns = 0
-        self._flights: set[gevent.Greenlet] = set()
+        self._aloft: dict[gevent.Greenlet, int] = {}
+        self._in_flight = 0
         self._landed = Event()
         self._landed.set()
         self._hurried = Event()
+        self._changed = Event()
+        self._lease_ns: int | None = None
+        self._renewed = Event()
+        self._pacer = Pacer()
         self._dispatcher: gevent.Greenlet | None = None
-        self._watch = SelfWatch(lambda: len(self._flights), self._asked_in_flight)
+        self._watch = SelfWatch(lambda: self._in_flight, self._asked_in_flight)
 
     @property
     def in_flight(self) -> int:
-        return len(self._flights)
+        return self._in_flight
 
     @property
     def done(self) -> bool:
         """Whether this worker has nothing left to send and nothing to wait for."""
-        return self._told_done
+        return self._feed.exhausted_and_empty and not self._unfinished
 
     def start(self, start_ns: int, warmup_s: float) -> None:
         """Sending may begin; offsets count from `start_ns` (epoch ns), which may lie a little ahead."""
@@ -106,16 +121,25 @@ class Sender:
             self.over.wait(at - now)
 
     def take(self) -> Ticket | None:
-        """The next request for a user of the closed loop; None when there is nothing more to send."""
-        return None if self.over.is_set() else self._next()
+        """The next request for a user of the closed loop; None when there is nothing more to send, until `more`."""
+        self.more.clear()
+        ticket = None if self.over.is_set() else self._feed.take()
+        if ticket is not None and not self.over.is_set():
+            self._unfinished += 1
+            return ticket
+        self._tell_if_done()
+        return None
 
-    def perform(self, ticket: Ticket) -> None:
-        """Sends one request, again where it was refused and `retries` allow; returns at its end."""
+    def perform(self, ticket: Ticket, due_s: float | None = None) -> None:
+        """Sends one request, again where it was refused and `retries` allow; returns at its end.
+
+        `due_s` is when it shall leave, in seconds after the start; None for at once.
+        """
         wait_s = _FIRST_WAIT_S
         try:
             for attempt in range(1 + self._retries):
-                outcome = self._send(ticket, attempt)
-                if not _may_succeed_later(outcome) or attempt == self._retries:
+                outcome = self._send(ticket, attempt, due_s)
+                if outcome is None or not _may_succeed_later(outcome) or attempt == self._retries:
                     return
                 asked_s = outcome.reading.retry_after_s if outcome.reading else None
                 # Coming back earlier than the server asked is no retry it would want; waiting for hours is no load.
@@ -126,20 +150,57 @@ class Sender:
             self._unfinished -= 1
             self._tell_if_done()
 
+    def lease(self, until_ns: int) -> None:
+        """Requests may leave until then (epoch ns). Whoever was never given a lease needs none."""
+        self._lease_ns = until_ns
+        self._renewed.set()
+
+    def hold(self, from_index: int) -> bool:
+        """Keeps back the requests from `from_index` on, which may soon be another worker's; False if it is too late."""
+        return self._feed.hold(from_index)
+
+    @property
+    def taken(self) -> int:
+        """The last index that has been handed out."""
+        return self._feed.taken
+
+    def release(self, deals: Sequence[Deal] = (), most_in_flight: int | None = None) -> None:
+        """Keeps nothing back any more; `deals` are the run's, where they have changed."""
+        if deals:
+            self._feed.deal(deals)
+            self._told_done = False
+            if self._room is not None and most_in_flight is not None:
+                self._room.resize(most_in_flight)
+        self._feed.release()
+        self._changed.set()
+        self.more.set()
+        self._tell_if_done()
+
+    def change_rate(self, at_s: float, rate: float) -> None:
+        """Another rate from `at_s` after the start on; the requests due later move."""
+        if self._plan.schedule is not None:
+            self._plan.schedule.change_rate(at_s, rate)
+            self._changed.set()
+
     def stop(self, drain_s: float) -> None:
         """Sends nothing more, follows what is in flight for `drain_s`, then cancels it; returns when all ended."""
+        now_ns = time.time_ns()
         self.over.set()
+        self.more.set()
         self._watch.stop()
         if self._dispatcher is not None:
             self._dispatcher.kill()
-            # Those that it has just set off are in flight once they have run.
+            # Those that it has just set off are on their way once they have run.
             gevent.sleep(0)
         self._feed.close()
+        for flight, due_ns in list(self._aloft.items()):
+            if due_ns > now_ns:
+                flight.kill(block=False)
         gevent.get_hub().loop.update_now()  # its timers count from there
         gevent.wait([self._landed, self._hurried], timeout=drain_s, count=1)
-        if self._flights:
-            logger.info("cancelling %d requests still in flight after %g s", len(self._flights), drain_s)
-            gevent.killall(list(self._flights), block=True, timeout=_KILL_S)
+        if self._aloft:
+            logger.info("cancelling %d requests still in flight after %g s", len(self._aloft), drain_s)
+            gevent.killall(list(self._aloft), block=True, timeout=_KILL_S)
             self._landed.wait(_KILL_S)
 
     def hurry(self) -> None:
@@ -149,6 +210,7 @@ class Sender:
     def close(self) -> None:
         self._client.close()
         self._clock.close()
+        self._pacer.close()
         self.recorder.close()
 
     def health(self) -> WorkerHealth:
@@ -160,7 +222,8 @@ class Sender:
     def _asked_in_flight(self) -> int | None:
         return None if self.open_loop else self.active_users
 
-    def _send(self, ticket: Ticket, attempt: int) -> Outcome:
+    def _send(self, ticket: Ticket, attempt: int, due_s: float | None) -> Outcome | None:
+        """One sending; None where it did not come to that."""
         planned = ticket.planned
         asked = Asked(
             endpoint=planned.endpoint,
@@ -170,61 +233,127 @@ class Sender:
             keep_text=self._keep_text,
         )
         scheduled_ns = None
-        if planned.scheduled_s is not None and attempt == 0:
-            scheduled_ns = self._start_ns + int(planned.scheduled_s * 1e9)
+        if due_s is not None and attempt == 0:
+            scheduled_ns = self._start_ns + int(due_s * 1e9)
+        left = False
+
+        def leave() -> None:
+            nonlocal left
+            if left:
+                return
+            if scheduled_ns is not None:
+                self._pacer.wait(scheduled_ns)
+            if self._lease_ns is not None and time.time_ns() > self._lease_ns:
+                self._wait_for_lease(planned.index)
+            left = True
+            self._in_flight += 1
+            due_digest = due_digest_of(planned.index, due_s)
+            self.recorder.leaves(ticket.digest if attempt == 0 else None, due_digest)
+
         me = gevent.getcurrent()
-        self._flights.add(me)
+        self._aloft[me] = scheduled_ns or 0
         self._landed.clear()
-        self.recorder.leaves(ticket.digest if attempt == 0 else None)
         try:
-            outcome = self._client.perform(planned.endpoint, planned.body, asked)
+            outcome = self._client.perform(planned.endpoint, planned.body, asked, before_send=leave)
+            if not left:
+                # There was no connection: that it could not be had is its sending.
+                leave()
+        except NotOurs:
+            return None
         except Cancelled as cancelled:
-            self.recorder.ends(planned, cancelled.outcome, scheduled_ns, attempt)
+            if left:
+                self.recorder.ends(planned, cancelled.outcome, scheduled_ns, attempt)
             raise
         except Exception as fault:
             logger.exception("request %d failed inside this program", planned.index)
+            if not left:
+                self.recorder.leaves(ticket.digest if attempt == 0 else None)
+                left, self._in_flight = True, self._in_flight + 1
             outcome = crashed(self._clock.name, fault)
             self.recorder.ends(planned, outcome, scheduled_ns, attempt)
         else:
             self.recorder.ends(planned, outcome, scheduled_ns, attempt)
         finally:
-            self._flights.discard(me)
-            if not self._flights:
+            self._in_flight -= left
+            self._aloft.pop(me, None)
+            if not self._aloft:
                 self._landed.set()
         return outcome
 
-    def _next(self) -> Ticket | None:
-        ticket = self._feed.take()
-        if ticket is None:
-            self._tell_if_done()
-        else:
-            self._unfinished += 1
-        return ticket
+    def _wait_for_lease(self, index: int) -> None:
+        """This process stood still, or its leader did: whether the request still is its to send, it does not know."""
+        logger.warning("the leader has not confirmed a report for %g s: nothing is sent until it does", LEASE_S)
+        while self._lease_ns is not None and time.time_ns() > self._lease_ns:
+            self._renewed.clear()
+            self._renewed.wait()
+        if not self._feed.owns(index):
+            raise NotOurs
 
     def _tell_if_done(self) -> None:
-        if self._feed.exhausted_and_empty and not self._unfinished and not self._told_done:
+        if self.done and not self._told_done:
             self._told_done = True
             self._on_done()
 
     def _send_when_due(self) -> None:
-        """The open loop: each request leaves at its time in a greenlet of its own, however many are in flight."""
-        while (ticket := self._next()) is not None:
-            due_s = ticket.planned.scheduled_s or 0.0
-            ahead_s = self._start_ns / 1e9 + due_s - time.time()
-            if ahead_s > 0:
-                gevent.sleep(ahead_s)
-            if self._room is None:
-                gevent.spawn(self.perform, ticket)
-            else:
-                self._room.acquire()
-                gevent.spawn(self._perform_and_make_room, ticket)
+        """The open loop: each request leaves at its time in a greenlet of its own, however many are in flight.
 
-    def _perform_and_make_room(self, ticket: Ticket) -> None:
+        Its greenlet starts some time ahead, so that its connection stands when its time has come; not so under a limit,
+        where a place must not be taken before that.
+        """
+        ahead_s = 0.0 if self._room else _AHEAD_S
+        while True:
+            self._changed.clear()
+            ticket = self._feed.peek()
+            if ticket is None:
+                self._tell_if_done()
+                self._changed.wait()
+                continue
+            due_s = self._plan.arrival_s(ticket.planned.index)
+            assert due_s is not None, "this is no closed loop"
+            wait_s = self._start_ns / 1e9 + due_s - time.time() - ahead_s
+            if wait_s > 0 and self._changed.wait(min(wait_s, _LONGEST_SLEEP_S)):
+                continue
+            if wait_s > _LONGEST_SLEEP_S or (self._room and not self._room.enter(self._changed)):
+                continue
+            taken = self._feed.take()
+            assert taken is ticket, "nobody else takes from it"
+            self._unfinished += 1
+            flight = gevent.spawn(self._perform_and_make_room if self._room else self.perform, ticket, due_s)
+            self._aloft[flight] = self._start_ns + int(due_s * 1e9)
+
+    def _perform_and_make_room(self, ticket: Ticket, due_s: float) -> None:
         assert self._room is not None, "only called where the flights are limited"
         try:
-            self.perform(ticket)
+            self.perform(ticket, due_s)
         finally:
-            self._room.release()
+            self._room.leave()
+
+
+class Room:
+    """Places for requests in flight."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._taken = 0
+        self._freed = Event()
+
+    def enter(self, interrupt: Event) -> bool:
+        """Takes a place, waiting for one; False where `interrupt` was set before there was one."""
+        while self._taken >= self._places:
+            self._freed.clear()
+            gevent.wait([self._freed, interrupt], count=1)
+            if interrupt.is_set():
+                return False
+        self._taken += 1
+        return True
+
+    def leave(self) -> None:
+        self._taken -= 1
+        self._freed.set()
+
+    def resize(self, places: int) -> None:
+        self._places = places
+        self._freed.set()
 
 
 def _may_succeed_later(outcome: Outcome) -> bool:

@@ -20,13 +20,15 @@ from tailgate.exits import BadInput
 from tailgate.objectives import parse_objectives
 from tailgate.yaml_file import check_model
 from workloads import load_workload
-from workloads.arrivals import ArrivalSpec
+from workloads.arrivals import ArrivalSpec, parse_stages, parse_wave
 from workloads.spec import Workload
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ms|s|m|h)?$")
 _UNITS_S = {"ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 _DEFAULT_DRAIN_S = 30.0
+FRESH = "fresh"
+"""The value of --salt that asks for a new one each run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Settings:
     warmup_s: float
     drain_s: float
     seed: int | None
+    salt: str
     slo: str | None
     results: Path | None
     label: str | None
@@ -84,6 +87,9 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         None if kind in (None, AS_WORKLOAD) else kind,
         text.positive("request_rate"),
         text.positive("burstiness"),
+        parse_stages(stages) if (stages := text.get("rate_stages")) else None,
+        parse_wave(wave) if (wave := text.get("rate_wave")) else None,
+        text.positive("rate_per_user"),
     )
     slo = text.get("slo")
     if slo:
@@ -98,6 +104,7 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         warmup_s=text.duration("warmup", _own_warmup_s(workload, run_time_s, num_requests)),
         drain_s=text.duration("drain", text.duration("stop_timeout", 0.0) or _DEFAULT_DRAIN_S),
         seed=text.count("seed", least=0),
+        salt=text.get("salt") or "",
         slo=slo or workload.slo,
         results=text.path("results"),
         label=_label(text.get("label"), "--label"),
@@ -126,6 +133,11 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
     if settings.baseline:
         check_baseline(settings.baseline)
     return settings
+
+
+def fresh_salt() -> str:
+    """Words that no run has sent yet, whatever its seed."""
+    return secrets.token_hex(8)
 
 
 def fresh_seed() -> int:

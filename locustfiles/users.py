@@ -39,10 +39,16 @@ class StreamUser(User):
             self._sender.perform(ticket)
 
     def _idle(self) -> None:
-        """Waits until Locust ends this user; as a waiting one, so that it is not given time to finish."""
+        """Waits until Locust ends this user, as a waiting one, so that it is not given time to finish; or until there
+        is more to send, because another worker was lost."""
         self._retire()
         self._state = LOCUST_STATE_WAITING
-        Event().wait()
+        if self._sender.open_loop or self._sender.over.is_set():
+            Event().wait()
+        self._sender.more.wait()
+        if not self._sender.over.is_set():
+            self._sender.active_users += 1
+            self._active = True
 
     def _retire(self) -> None:
         if getattr(self, "_active", False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import gevent
@@ -96,8 +97,10 @@ class Exchange:
             self._closed_in_order and before is not None and self.connection.acknowledged_at_end == before
         )
 
-    def run(self, request: bytes) -> None:
+    def run(self, request: bytes, before_send: Callable[[], None] | None = None) -> None:
         """Sends `request` and blocks the calling greenlet until its response has ended, one way or another."""
+        if before_send:
+            before_send()
         connection = self.connection
         connection.begin(self)
         raw = connection.codec.encode(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import gevent
@@ -95,10 +95,19 @@ class StreamingClient:
         self._idle: list[Connection] = []
         self._head = _head(target, headers or {})
 
-    def perform(self, endpoint: str, body: bytes, asked: Asked, headers: Mapping[str, str] | None = None) -> Outcome:
+    def perform(
+        self,
+        endpoint: str,
+        body: bytes,
+        asked: Asked,
+        headers: Mapping[str, str] | None = None,
+        before_send: Callable[[], None] | None = None,
+    ) -> Outcome:
         """POSTs `body` (JSON) to `endpoint` and reads its answer to the end; never raises for what the server does.
 
-        Raises `Cancelled` where the calling greenlet is killed meanwhile.
+        `before_send` is called when the connection stands and nothing is left but to send, once for each sending: it
+        may wait for the request's time, and what it raises is passed on. Raises `Cancelled` where the calling greenlet
+        is killed meanwhile.
         """
         request = b"POST %s%s%s%s\r\nContent-Length: %d\r\n\r\n%s" % (
             self.target.base_path.encode(),
@@ -112,11 +121,11 @@ class StreamingClient:
         try:
             idle = self._take_idle()
             if idle:
-                outcome = self._attempt(idle, request, asked, None)
+                outcome = self._attempt(idle, request, asked, None, before_send)
                 if outcome is not None:
                     return outcome
                 self.stale_replaced += 1
-            return self._perform_fresh(request, asked, replaced_stale=idle is not None)
+            return self._perform_fresh(request, asked, before_send, replaced_stale=idle is not None)
         finally:
             self.in_flight -= 1
 
@@ -136,7 +145,9 @@ class StreamingClient:
                 return connection
         return None
 
-    def _perform_fresh(self, request: bytes, asked: Asked, replaced_stale: bool) -> Outcome:
+    def _perform_fresh(
+        self, request: bytes, asked: Asked, before_send: Callable[[], None] | None, replaced_stale: bool
+    ) -> Outcome:
         start_ns = time.time_ns()
         try:
             connection, connect_ns = connect(self.target, self.clock, self._context, self.timeouts.connect)
@@ -147,7 +158,7 @@ class StreamingClient:
             outcome.cancelled = True
             raise Cancelled(outcome) from None
         self.connections_opened += 1
-        attempted = self._attempt(connection, request, asked, connect_ns)
+        attempted = self._attempt(connection, request, asked, connect_ns, before_send)
         assert attempted is not None
         attempted.replaced_stale = replaced_stale
         return attempted
@@ -165,11 +176,18 @@ class StreamingClient:
             clock=self.clock.name,
         )
 
-    def _attempt(self, connection: Connection, request: bytes, asked: Asked, connect_ns: int | None) -> Outcome | None:
+    def _attempt(
+        self,
+        connection: Connection,
+        request: bytes,
+        asked: Asked,
+        connect_ns: int | None,
+        before_send: Callable[[], None] | None,
+    ) -> Outcome | None:
         """One sending; None where a reused connection turned out to have been closed before the request reached it."""
         exchange = Exchange(self._work, connection, asked, self.timeouts, reused=connect_ns is None)
         try:
-            exchange.run(request)
+            exchange.run(request, before_send)
             if connect_ns is None and exchange.went_stale:
                 return None
             return self._outcome(exchange, connect_ns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from exporters.quality import WorkerHealth
 from exporters.record import RequestRecord, decode_records, encode_record
 from locustfiles.discovery import Api, discover, server_url
 from locustfiles.engine_page import read_page
-from locustfiles.feed import digest_of, share
+from locustfiles.feed import NOBODY, Share, digest_of
 from locustfiles.fleet import REPORT_KEY, Distributed
 from locustfiles.messages import Assignment, Introduction, Report, pack
 from locustfiles.record_share import thin
@@ -30,18 +29,41 @@ from locustfiles.settings import ApiKey, chosen, read_settings
 from tailgate.exits import BadInput
 
 
+def every(share: Share, count: int = 1000) -> list[int]:
+    """The first `count` indices of a share."""
+    found: list[int] = []
+    while len(found) < count and (index := share.first(found[-1] + 1 if found else 0)) is not None:
+        found.append(index)
+    return found
+
+
 @given(st.integers(1, 9), st.integers(0, 200))
 def test_shares_cover_every_request_once(slots: int, limit: int) -> None:
-    dealt = [index for slot in range(slots) for index in share(slot, slots, limit, guest=False)]
+    dealt = [index for slot in range(slots) for index in every(Share(slot, slots, limit))]
+    assert sorted(dealt) == list(range(limit))
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5)), max_size=5), st.integers(0, 200))
+def test_whatever_is_dealt_anew_every_request_has_one_owner(redeals: list[tuple[int, int]], limit: int) -> None:
+    """Each deal begins so far after the one before it, among so many of five workers."""
+    deals, at = [(0, 5)], 0
+    for further, workers in redeals:
+        at += further + 1
+        deals.append((at, workers))
+    dealt = []
+    for worker in range(5):
+        share = Share(worker, 5, limit)
+        share.deal([(start, worker if worker < workers else NOBODY, workers) for start, workers in deals])
+        dealt += every(share)
     assert sorted(dealt) == list(range(limit))
 
 
 def test_a_guests_requests_are_nobody_elses() -> None:
-    regular = set(itertools.islice(share(0, 2, None, guest=False), 1000))
-    one = set(itertools.islice(share(2, 2, None, guest=True), 1000))
-    other = set(itertools.islice(share(3, 2, None, guest=True), 1000))
+    regular = set(every(Share(0, 2, None)))
+    one = set(every(Share.guest(2, None, open_loop=False)))
+    other = set(every(Share.guest(3, None, open_loop=False)))
     assert len(regular | one | other) == 3000
-    assert list(share(2, 2, 100, guest=True)) == []
+    assert every(Share.guest(2, 100, open_loop=False)) == every(Share.guest(2, None, open_loop=True)) == []
 
 
 def test_the_digest_binds_a_body_to_its_index() -> None:
@@ -88,6 +110,7 @@ def _report(number: int, run_id: str = "run", final: bool = False) -> dict[str, 
         in_flight=0,
         bodies_sum="0",
         bodies_count=1,
+        schedule_sum="0",
         done=False,
         final=final,
     )
@@ -114,6 +137,7 @@ def test_a_report_that_comes_late_or_twice_changes_nothing() -> None:
             slots=slots,
             guest=guest,
             seed=0,
+            salt="",
             options={},
             workload={},
             calibration={},

@@ -1,0 +1,83 @@
+"""A worker's end of `fleet.Distributed`: does what the master says and reports to it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from locust.env import Environment
+from locust.runners import WorkerRunner
+
+from locustfiles.crew import Crew
+from locustfiles.fleet import ASSIGN, DECISION, PACE, PROPOSAL, READY, REPLY, REPORT_KEY, SEEN, START, STOP
+from locustfiles.messages import Assignment, Decision, Pace, Proposal, Seen, Start, Stop, pack, unpack
+from locustfiles.sending import LEASE_S
+
+_UNCONFIRMED = 30  # reports remembered until the leader has confirmed them; older ones could renew no lease any more
+
+
+class Enlisted:
+    """Joins one process's crew to Locust's messages."""
+
+    def __init__(self, environment: Environment, runner: WorkerRunner, crew: Crew) -> None:
+        self._environment = environment
+        self._runner = runner
+        self._crew = crew
+        runner.register_message(ASSIGN, self._on_assign, concurrent=True)
+        runner.register_message(START, self._on_start)
+        runner.register_message(STOP, self._on_stop, concurrent=True)
+        runner.register_message(PROPOSAL, self._on_proposal)
+        runner.register_message(DECISION, self._on_decision)
+        runner.register_message(PACE, self._on_pace)
+        runner.register_message(SEEN, self._on_seen)
+        self._reported_ns: dict[tuple[str, int], int] = {}
+        environment.events.report_to_master.add_listener(self._on_report)
+
+    def report_now(self) -> None:
+        """Sends a report out of turn, Locust's rows with it."""
+        data: dict[str, Any] = {}
+        self._environment.events.report_to_master.fire(client_id=self._runner.client_id, data=data)
+        self._runner.send_message("stats", data)
+
+    def _on_assign(self, environment: Environment, msg: Any, **_: Any) -> None:
+        assignment = unpack(msg.data["message"], Assignment)
+        self._runner.send_message(READY, {"message": pack(self._crew.prepare(assignment))})
+
+    def _on_start(self, environment: Environment, msg: Any, **_: Any) -> None:
+        start = unpack(msg.data["message"], Start)
+        self._crew.start(start.run_id, start.start_ns, LEASE_S)
+
+    def _on_proposal(self, environment: Environment, msg: Any, **_: Any) -> None:
+        reply = self._crew.consider(unpack(msg.data["message"], Proposal))
+        if reply is not None:
+            self._runner.send_message(REPLY, {"message": pack(reply)})
+
+    def _on_decision(self, environment: Environment, msg: Any, **_: Any) -> None:
+        self._crew.decide(unpack(msg.data["message"], Decision))
+
+    def _on_pace(self, environment: Environment, msg: Any, **_: Any) -> None:
+        pace = unpack(msg.data["message"], Pace)
+        self._crew.change_rate(pace.run_id, pace.at_s, pace.rate)
+
+    def _on_seen(self, environment: Environment, msg: Any, **_: Any) -> None:
+        """The lease counts from when the report left, however long its confirmation lay here unread."""
+        seen = unpack(msg.data["message"], Seen)
+        sent_ns = self._reported_ns.pop((seen.run_id, seen.number), None)
+        if sent_ns is not None:
+            self._crew.lease(seen.run_id, sent_ns + int(LEASE_S * 1e9))
+
+    def _on_stop(self, environment: Environment, msg: Any, **_: Any) -> None:
+        self._crew.end(unpack(msg.data["message"], Stop).drain_s)
+        # All has ended: Locust need not wait for anyone when it stops the users, nor afterwards.
+        self._environment.stop_timeout = 0.0
+        self.report_now()
+
+    def _on_report(self, client_id: str, data: dict[str, Any], **_: Any) -> None:
+        report = self._crew.report()
+        if report is not None:
+            if not report.number:
+                self._reported_ns.clear()
+            self._reported_ns[report.run_id, report.number] = time.time_ns()
+            if len(self._reported_ns) > _UNCONFIRMED:
+                del self._reported_ns[next(iter(self._reported_ns))]
+            data[REPORT_KEY] = pack(report)
