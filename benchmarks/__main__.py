@@ -21,6 +21,7 @@ PARTS = {
     "highest_rate": "the most events a second that one core carries within 1 %, by the clock",
     "validity": "whether runs beyond that say so, and runs below never do",
     "client_many": "thousands of slow streams in one process",
+    "arrivals": "Poisson arrivals as they are really sent, on one worker and on four",
     "prompt_preparation": "what making prompts of exact length costs",
     "engine_lateness": "how late the embedded engine writes",
     "engine_calibration": "the embedded engine against published silicon",
