@@ -45,8 +45,11 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet pip-tools
-	$(VENV)-lock/bin/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-trusted-host --allow-unsafe \
+	$(VENV)-lock/bin/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \
 	  --generate-hashes --extra dev --output-file requirements.lock pyproject.toml
+	$(VENV)-lock/bin/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \
+	  --generate-hashes --constraint requirements.lock --extra parquet --extra nvml --extra tokenizers \
+	  --output-file requirements-image.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) $(VENV)-lock $(VENV)-vllm build *.egg-info

@@ -1,0 +1,1 @@
+"""What runs the suite elsewhere, checked without an engine or a cluster: the image, compose, Kubernetes, the documents."""
