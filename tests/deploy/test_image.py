@@ -117,9 +117,7 @@ def test_nothing_can_be_written_but_results_and_tmp(image: ReplayedImage, result
     ], told.stderr
 
 
-def test_a_whole_run_in_a_read_only_image_without_a_shell(
-    image: ReplayedImage, results: Path, server: Running
-) -> None:
+def test_a_whole_run_in_a_read_only_image_without_a_shell(image: ReplayedImage, results: Path, server: Running) -> None:
     (results / "small.yaml").write_text(SMALL)
     port = free_port()
     argv = [

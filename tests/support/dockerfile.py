@@ -77,7 +77,9 @@ class Context:
             if pattern.startswith("**/"):
                 fits = any(fnmatch.fnmatchcase(part, pattern[3:]) for part in parts)
             else:
-                fits = any(fnmatch.fnmatchcase(head, pattern) for head in heads if head.count("/") == pattern.count("/"))
+                fits = any(
+                    fnmatch.fnmatchcase(head, pattern) for head in heads if head.count("/") == pattern.count("/")
+                )
             if fits:
                 kept = rule.startswith("!")
         return kept

@@ -50,6 +50,9 @@ class ReplayedImage:
         venv.create(environment, with_pip=False, symlinks=True)
         packages = next((environment / "lib").glob("python*/site-packages"))
         (packages / "stand-in.pth").write_text("/stand-in\n")
+        script = Path(sys.executable).with_name("locust").read_text().partition("\n")[2]
+        (environment / "bin" / "locust").write_text(f"#!/opt/venv/bin/python\n{script}")
+        (environment / "bin" / "locust").chmod(0o755)
         step = json.loads(build.all("RUN")[-1])
         command = [sys.executable, *(str(root / word.lstrip("/")) for word in step[1:])]
         subprocess.run(command, check=True)
