@@ -1,4 +1,4 @@
-"""Waits until a server is ready: python wait_for.py URL [SECONDS]. Exit code 0 once URL answers 200, 2 if it never does.
+"""Waits until a server is ready: python wait_for.py URL [SECONDS]. Exit code 0 once it answers 200, 2 if it never does.
 
 For load tests that are started together with their engine, which may load its model for many minutes.
 """

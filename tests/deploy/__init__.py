@@ -1,1 +1,1 @@
-"""What runs the suite elsewhere, checked without an engine or a cluster: the image, compose, Kubernetes, the documents."""
+"""What runs the suite elsewhere, checked without an engine or a cluster: image, compose, Kubernetes, the documents."""

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: built by kubectl's own kustomize, valid for each version, true to the code and the policy."""
+"""The Kubernetes manifests: built by kubectl itself, valid for each version, true to the code and the policy."""
 
 from __future__ import annotations
 

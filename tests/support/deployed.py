@@ -1,4 +1,4 @@
-"""The files that run the suite elsewhere, read as what they start: containers with their commands, variables and limits."""
+"""The files that run the suite elsewhere, read as what they start: containers with commands, variables and limits."""
 
 from __future__ import annotations
 
