@@ -19,11 +19,15 @@ def check_baseline(name: str) -> None:
         raise BadInput(f"--baseline: no baseline and no run directory '{name}'", mend)
 
 
+def baseline_runs(name: str) -> Sequence[Measurement]:
+    """The runs of a stored baseline, or the one run directory. Raises `BadInput` where it cannot be read."""
+    stored = baseline.find(name)
+    return baseline.load(stored) if stored else [Measurement.of(Run.load(name))]
+
+
 def compare_with(name: str, directory: Path) -> Comparison:
     """The run in `directory` against the baseline. Raises `BadInput` where either cannot be read."""
-    stored = baseline.find(name)
-    base: Sequence[Run | Measurement] = baseline.load(stored) if stored else [Run.load(name)]
-    return compare(base, [Run.load(directory)])
+    return compare(baseline_runs(name), [Run.load(directory)])
 
 
 def keep_as(name: str, directory: Path) -> Path:

@@ -19,7 +19,7 @@ from locust import events, runners, stats
 from locust.env import Environment
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
-from locustfiles import console, locust_stats
+from locustfiles import console, locust_stats, tail_tab
 from locustfiles.crew import Crew
 from locustfiles.enlisted import Enlisted
 from locustfiles.fleet import REPORT_INTERVAL_S, Alone, Distributed
@@ -180,7 +180,9 @@ class _Head:
         options = environment.parsed_options
         if web_ui is not None:
             announce_starts(web_ui, self._admission)
-            self._leader.metrics.mount(web_ui, getattr(options, "web_base_path", "") or "")
+            base_path = getattr(options, "web_base_path", "") or ""
+            self._leader.metrics.mount(web_ui, base_path)
+            tail_tab.mount(web_ui, base_path, self._leader.metrics)
         if port := getattr(options, "prometheus_port", None):
             self._leader.metrics.serve(int(port))
         environment.events.test_start.add_listener(self._begin)

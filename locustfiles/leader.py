@@ -24,7 +24,7 @@ from exporters import quality
 from exporters.compare import Comparison
 from exporters.run_store import RunStore
 from locustfiles import engine_page
-from locustfiles.against import compare_with, keep_as
+from locustfiles.against import baseline_runs, compare_with, keep_as
 from locustfiles.dealing import Cut
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
 from locustfiles.fleet import Fleet
@@ -93,6 +93,7 @@ class Leader:
         api, server = ask_server(settings, self._host(), self._key)
         seed = fresh_seed() if settings.seed is None else settings.seed
         salt = fresh_salt() if settings.salt == FRESH else settings.salt
+        baseline = baseline_runs(settings.baseline) if settings.baseline else ()
         plan = make_plan(
             settings.workload,
             seed=seed,
@@ -132,7 +133,7 @@ class Leader:
         store.update_meta(workers=course.workers, clock=clock_of(crew), window=window, notes=notes_of(crew))
         if server.has_metrics and not os.environ.get(LAUNCH_CONFIG):
             course.watcher = engine_page.watch(api, store.append_engine)
-        self.metrics.begin(store.meta, crew)
+        self.metrics.begin(store.meta, store.directory, crew, lambda: self.fleet.lost, baseline)
         self.fleet.start(run_id, course.start_ns, _cut_of(course))
         if course.rates is not None:
             course.rates.begin(course.start_ns)
@@ -147,7 +148,7 @@ class Leader:
         if course is None or report.run_id != course.run_id or course.summary is not None:
             return
         course.store.append(report.records)
-        self.metrics.observe(report.worker, report.records, report.in_flight)
+        self.metrics.observe(report)
         known = course.workers.setdefault(report.worker, {})
         known.update({k: v for k, v in msgspec.to_builtins(report.health).items() if v is not None})
         course.sums[report.worker] = Sums(report.bodies_count, int(report.bodies_sum, 16), int(report.schedule_sum, 16))
@@ -199,7 +200,7 @@ class Leader:
         summary = store.finish()
         course.codes = _codes(summary)
         self._judge(course)
-        self.metrics.end(summary["valid"], course.comparison)
+        self.metrics.end(summary, course.comparison)
         thin(store.directory, course.settings.records.share)
         course.summary = summary
         return course

@@ -1,25 +1,28 @@
-"""`/metrics` for Prometheus while runs go: on the web UI's port, and on a port of its own with --prometheus-port."""
+"""The run that goes, for whoever looks: `/metrics` for Prometheus, and the numbers behind the web UI's tab."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flask import Response
 from gevent.pywsgi import WSGIServer
 from locust.web import WebUI
 
-from exporters.compare import Comparison
+from exporters.compare import Comparison, Measurement
+from exporters.live import LiveRun, Worker
 from exporters.prometheus import RunMetrics
-from exporters.record import RequestRecord
+from locustfiles.messages import Introduction, Report
 
 
 class MetricsPage:
     """The metrics of the current run, then of the last one; empty before the first."""
 
     def __init__(self) -> None:
-        self._run: RunMetrics | None = None
-        self._in_flight: dict[str, int] = {}
+        self.live: LiveRun | None = None
+        self.directory: Path | None = None
+        self._page: RunMetrics | None = None
         self._server: WSGIServer | None = None
 
     def mount(self, web_ui: WebUI, base_path: str) -> None:
@@ -27,9 +30,9 @@ class MetricsPage:
         assert web_ui.app is not None, "made by its constructor"
 
         def metrics() -> Response:
-            if self._run is None:
+            if self._page is None:
                 return Response("", content_type="text/plain")
-            page, kind = self._run.exposition()
+            page, kind = self._page.exposition()
             return Response(page, content_type=kind)
 
         web_ui.app.add_url_rule(f"{base_path}/metrics", "tailgate-metrics", metrics)
@@ -39,28 +42,39 @@ class MetricsPage:
         self._server = WSGIServer(("", port), self._answer, log=None)
         self._server.start()
 
-    def begin(self, meta: Mapping[str, Any], workers: Iterable[str]) -> None:
-        """Another run: its metrics replace the last one's."""
-        self._run = RunMetrics(meta)
-        self._in_flight = dict.fromkeys(workers, 0)
-        self._run.set_state(in_flight=0, workers=len(self._in_flight))
+    def begin(
+        self,
+        meta: Mapping[str, Any],
+        directory: Path,
+        crew: Mapping[str, Introduction],
+        lost: Callable[[], Mapping[str, str]],
+        baseline: Sequence[Measurement] = (),
+    ) -> None:
+        """Another run: its metrics replace the last one's. `lost` tells which workers are gone, and why."""
+        live = LiveRun(meta)
+        live.workers = {name: Worker(host=member.host, clock=member.clock) for name, member in crew.items()}
+        live.lost = lost
+        self.live, self.directory, self._page = live, directory, RunMetrics(live)
+        if baseline:
+            self._page.set_baseline(baseline)
 
-    def observe(self, worker: str, records: list[RequestRecord], in_flight: int) -> None:
+    def observe(self, report: Report) -> None:
         """What a worker reports."""
-        if self._run is not None:
-            self._in_flight[worker] = in_flight
-            self._run.observe(records)
-            self._run.set_state(in_flight=sum(self._in_flight.values()), workers=len(self._in_flight))
+        live = self.live
+        if live is None:
+            return
+        worker = live.workers.setdefault(report.worker, Worker(host=report.health.host or ""))
+        worker.in_flight, worker.health = report.in_flight, report.health
+        live.observe(report.records)
+        live.tick()
 
-    def end(self, valid: bool, comparison: Comparison | None) -> None:
+    def end(self, summary: Mapping[str, Any], comparison: Comparison | None) -> None:
         """The run is over and has been judged."""
-        if self._run is not None:
-            self._run.set_state(in_flight=0, valid=valid)
-            if comparison is not None:
-                self._run.set_comparison(comparison)
+        if self.live is not None:
+            self.live.finish(summary, comparison)
 
     def _answer(self, environ: Mapping[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        if self._run is None:
+        if self._page is None:
             start_response("200 OK", [("Content-Type", "text/plain")])
             return [b""]
-        return self._run.wsgi_app(environ, start_response)
+        return self._page.wsgi_app(environ, start_response)
