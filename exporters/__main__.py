@@ -134,11 +134,12 @@ def _report(arguments: argparse.Namespace) -> int:
         code = max((exit_code(run.summary) for run in runs), default=Exit.GOOD)
     else:
         base, candidate = _sides(arguments, arguments.runs)
-        runs_only = [run for run in (*base, *candidate) if isinstance(run, Run)]
-        if len(runs_only) != len(base) + len(candidate):
-            raise BadInput("a report needs runs, not a stored baseline", "use compare for that")
+        if not all(isinstance(run, Run) for run in candidate):
+            raise BadInput(
+                "a report is of runs; a stored baseline can only be what they are held against", "name a run"
+            )
         found = compare(base, candidate, margin=arguments.margin, gate=arguments.gate, force=arguments.force)
-        write(arguments.output, base, candidate, found)
+        write(arguments.output, [run for run in base if isinstance(run, Run)], candidate, found)
         code = found.exit_code
     print(_json({"report": str(arguments.output)}) if arguments.json else f"report: {arguments.output}")
     return code

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,43 +113,27 @@ def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | 
 
 
 def time_plot(curves: Sequence[Curve]) -> str | None:
-    """The client's TTFT above the engine's own running and waiting requests and KV cache use, on one time axis.
+    """The client's tails above the engine's own queue, cache and preemptions, on one time axis.
 
-    None where no engine was observed. Time counts from the start of each run's window.
+    Engine rows that no run has samples of are left out. None without requests. Time counts from each run's window.
     """
-    rows = [
-        (key, name) for key, name in _ENGINE_ROWS if any(key in s for c in curves for r in c.runs for s in r.engine)
-    ]
+    runs = [(run, curve.colour) for curve in curves for run in curve.runs]
+    rows = [row for row in _ROWS if any(row[1](run)[0].size for run, _ in runs)]
     if not rows:
         return None
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "engine"}):
-        figure = Figure(figsize=(11, 1.55 * (len(rows) + 1)), layout="constrained")
-        panels = np.atleast_1d(figure.subplots(len(rows) + 1, 1, sharex=True))
-        longest = max(run.window.seconds for curve in curves for run in curve.runs)
-        for curve in curves:
-            for run in curve.runs:
-                seconds, late = _ttft_over_time(run)
-                panels[0].plot(seconds, late * 1e3, color=curve.colour, linewidth=1.2, alpha=0.85)
-                for panel, (key, _) in zip(panels[1:], rows, strict=True):
-                    seconds, values = _sampled(run, key)
-                    panel.plot(seconds, values, color=curve.colour, linewidth=1.2, alpha=0.85)
-        panels[0].set_title("TTFT p90 seen by the client, ms")
-        panels[0].set_ylim(bottom=0)
-        for panel, (key, name) in zip(panels[1:], rows, strict=True):
-            panel.set_title(f"engine: {name}")
-            panel.set_ylim(bottom=0, top=1.02 if key == "kv_cache_usage" and panel.get_ylim()[1] > 0.5 else None)
-            if key == "kv_cache_usage":
+        figure = Figure(figsize=(11, 1.55 * len(rows)), layout="constrained")
+        panels = np.atleast_1d(figure.subplots(len(rows), 1, sharex=True))
+        for panel, (title, read, is_share) in zip(panels, rows, strict=True):
+            for run, colour in runs:
+                panel.plot(*read(run), color=colour, linewidth=1.2, alpha=0.85)
+            panel.set_title(title)
+            panel.set_ylim(bottom=0, top=1.02 if is_share and panel.get_ylim()[1] > 0.5 else None)
+            if is_share:
                 panel.yaxis.set_major_formatter(lambda share, _: f"{share * 100:.3g} %")
         panels[-1].set_xlabel("seconds since the warm-up ended")
-        panels[-1].set_xlim(0, longest)
-        return _svg(figure, "Client and engine over time, both sides")
-
-
-_ENGINE_ROWS = (
-    ("running", "requests running"),
-    ("waiting", "requests waiting"),
-    ("kv_cache_usage", "KV cache in use"),
-)
+        panels[-1].set_xlim(0, max(run.window.seconds for run, _ in runs))
+        return _svg(figure, "Client and engine over time")
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Any]:
@@ -186,16 +170,20 @@ def _latency_ticks(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:,.6g}" if axis.axis_name == "y" else f"{value * 1e3:,.6g}")
 
 
-def _ttft_over_time(run: Run) -> tuple[Floats, Floats]:
-    """TTFT p90 in about forty slices of the window: their middles (s) and values (s)."""
+def _over_time(run: Run, metric: str, level: float) -> tuple[Floats, Floats]:
+    """That quantile (ms) in about forty slices of the window, by when its request was sent; none where too few."""
     columns, window = run.columns, run.window
-    values, owner = columns.values_with_owner("ttft_s", columns.in_window)
+    values, owner = columns.values_with_owner(metric, columns.in_window)
     at = (columns.sent_ns[owner] - window.start_ns) * 1e-9
     edges = np.linspace(0, window.seconds, 41)
-    slots = np.digitize(at, edges) - 1
-    found = [(float((edges[i] + edges[i + 1]) / 2), values[slots == i]) for i in range(40)]
-    kept = [(middle, float(np.quantile(inside, 0.9))) for middle, inside in found if inside.size]
-    return np.array([m for m, _ in kept]), np.array([v for _, v in kept])
+    order = np.argsort(at, kind="stable")
+    ends = np.searchsorted(at[order], edges)
+    found = [
+        ((edges[i] + edges[i + 1]) / 2, float(np.quantile(inside, level)) * 1e3)
+        for i, inside in enumerate(np.split(values[order], ends)[1:-1])
+        if inside.size
+    ]
+    return np.array([middle for middle, _ in found]), np.array([value for _, value in found])
 
 
 def _sampled(run: Run, key: str) -> tuple[Floats, Floats]:
@@ -205,6 +193,24 @@ def _sampled(run: Run, key: str) -> tuple[Floats, Floats]:
     values = np.array([float(v) for _, v in samples])
     inside = (seconds >= 0) & (seconds <= run.window.seconds)
     return seconds[inside], values[inside]
+
+
+def _sampled_rate(run: Run, key: str) -> tuple[Floats, Floats]:
+    """A counter's growth a second between samples; a restart of it counts as none."""
+    seconds, values = _sampled(run, key)
+    if seconds.size < 2:
+        return np.empty(0), np.empty(0)
+    return (seconds[1:] + seconds[:-1]) / 2, np.maximum(np.diff(values), 0) / np.maximum(np.diff(seconds), 1e-9)
+
+
+_ROWS: tuple[tuple[str, Callable[[Run], tuple[Floats, Floats]], bool], ...] = (
+    ("TTFT p90 seen by the client, ms", lambda run: _over_time(run, "ttft_s", 0.9), False),
+    ("ITL p99 seen by the client, ms", lambda run: _over_time(run, "itl_s", 0.99), False),
+    ("engine: requests running", lambda run: _sampled(run, "running"), False),
+    ("engine: requests waiting", lambda run: _sampled(run, "waiting"), False),
+    ("engine: KV cache in use", lambda run: _sampled(run, "kv_cache_usage"), True),
+    ("engine: preemptions a second", lambda run: _sampled_rate(run, "preemptions_total"), False),
+)
 
 
 def _svg(figure: Figure, description: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from exporters import wording
 from exporters.compare import CONFIDENCE, Comparison
 from exporters.quantiles import LEVELS
+from exporters.report import alone
 from exporters.report.differences import config_differences
 from exporters.run import Run
 from exporters.tables import TITLES
@@ -12,16 +13,23 @@ from exporters.tables import TITLES
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#~!"} | {"\n": " ", "\r": " "})
 
 
+_SIMULATED = "**Simulated:** these figures come from the embedded engine, not from a GPU."
+
+
 def markdown(base: list[Run], candidate: list[Run], comparison: Comparison | None) -> str:
     """The verdict, the table, what differed, and how it was measured."""
+    runs = [*base, *candidate]
     if comparison is None:
-        lines = [f"## {_safe(base[0].facts.label)}", ""]
-        for run in base:
+        lines = [f"## {_safe(runs[0].facts.label)}", ""]
+        for run in runs:
+            lines += [f"**{alone.word(run).capitalize()}.** {_safe(alone.sentence(run))}", ""]
+            if run.facts.simulated:
+                lines += [_SIMULATED, ""]
             lines += _one(run)
-        return "\n".join([*lines, ""])
+        return "\n".join([*lines, *_classes(runs), *_commands(runs), ""])
     lines = [f"## {comparison.verdict.capitalize()}", "", _safe(wording.sentence(comparison)), ""]
     if comparison.simulated:
-        lines += ["**Simulated:** these figures come from the embedded engine, not from a GPU.", ""]
+        lines += [_SIMULATED, ""]
     lines += [
         f"**Forced although not comparable:** {_safe(reason)}\n" for reason in comparison.refusals if comparison.forced
     ]
@@ -43,12 +51,38 @@ def markdown(base: list[Run], candidate: list[Run], comparison: Comparison | Non
             ]
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", f"Bold metrics decide; differences within {comparison.margin:.0%} do not matter.", ""]
-    differences = config_differences(base[0], candidate[0])
+    differences = config_differences(base[0], candidate[0]) if base and candidate else []
     if differences:
         lines += ["| setting | baseline | candidate |", "| --- | --- | --- |"]
         lines += [f"| {_safe(d['name'])} | {_safe(d['base'])} | {_safe(d['candidate'])} |" for d in differences]
         lines.append("")
-    return "\n".join([*lines, *(_measured(run) for run in (*base, *candidate)), ""])
+    return "\n".join([*lines, *_classes(runs), *(_measured(run) for run in runs), *_commands(runs), ""])
+
+
+def _classes(runs: list[Run]) -> list[str]:
+    """Each class's tails in every run, where there are several classes."""
+    names = sorted({name for run in runs for name in run.summary["classes"]})
+    if len(names) < 2:
+        return []
+    shown = (("ttft_s", "p50"), ("ttft_s", "p95"), ("itl_s", "p50"), ("itl_s", "p99"))
+    lines = [
+        f"| class (ms) | run | {' | '.join(f'{TITLES[metric]} {level}' for metric, level in shown)} |",
+        f"| --- | --- |{' ---: |' * len(shown)}",
+    ]
+    for name in names:
+        for run in runs:
+            metrics = run.summary["classes"].get(name, {}).get("metrics")
+            if metrics:
+                values = [metrics[metric][level] for metric, level in shown]
+                cells = ["too few" if value is None else wording.milliseconds(value) for value in values]
+                lines.append(f"| {_safe(name)} | {_safe(run.path.name)} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _commands(runs: list[Run]) -> list[str]:
+    """What repeats the runs. Four spaces make code of a line whatever stands in it."""
+    commands = dict.fromkeys(" ".join(c.split()) for run in runs if (c := run.facts.command))
+    return ["", "To repeat it:", "", *(f"    {command}" for command in commands)] if commands else []
 
 
 def _one(run: Run) -> list[str]:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from exporters import wording
 from exporters.compare import CONFIDENCE, Comparison, MetricComparison
 from exporters.quantiles import LEVELS
-from exporters.report import figures
+from exporters.report import alone, figures
 from exporters.report.differences import config_differences
 from exporters.report.offered import offered_plot
 from exporters.run import Run
@@ -36,20 +36,22 @@ class Side:
 
 def render(base: list[Run], candidate: list[Run], comparison: Comparison | None, command: str | None = None) -> str:
     """The whole page."""
-    sides = [Side("baseline", base), *([Side("candidate", candidate)] if candidate else [])]
+    sides = [Side(name, side) for name, side in (("baseline", base), ("candidate", candidate)) if side]
     curves = [figures.Curve(side.runs, _COLOURS[side.name]) for side in sides]
     runs = [*base, *candidate]
+    both = len(sides) == 2
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"ms": _ms, "utc": lambda text: str(text)[:19].replace("T", " ")}
     return environment.get_template("page.html").render(
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
-        title=_title(base, comparison),
+        title=_title(runs, comparison),
         simulated=any(run.facts.simulated for run in runs),
         comparison=comparison,
         sentence=wording.headline(comparison) if comparison else None,
         aside=wording.aside(comparison) if comparison else None,
+        alone=[] if comparison else [(run, alone.word(run), alone.sentence(run)) for run in runs],
         invalid=[(run.facts.label, run.path.name, run.summary["quality"]["reasons"]) for run in runs if not run.valid],
         cards=_cards(comparison),
         groups=_groups(comparison),
@@ -59,30 +61,33 @@ def render(base: list[Run], candidate: list[Run], comparison: Comparison | None,
         plots=_plots(curves),
         timeline=_markup(figures.time_plot(curves)),
         offered=_markup(offered_plot(curves)),
-        differences=config_differences(base[0], candidate[0]) if candidate else [],
+        differences=config_differences(base[0], candidate[0]) if both else [],
         launches=[(side.name, side.runs[0].facts.launch) for side in sides],
         runs=[_run(side.name, run) for side in sides for run in side.runs],
-        summaries=[(run, _metrics(run.summary["metrics"])) for run in base] if not candidate else [],
+        summaries=[(run, _metrics(run.summary["metrics"])) for run in runs] if not both else [],
         classes=_classes(base, candidate),
         levels=["p99.9" if name == "p999" else name for name in LEVELS],
         commands=_commands(runs, command),
-        facts=base[0].facts,
+        facts=runs[0].facts,
+        observed=any(run.engine for run in runs),
         symbols=SYMBOLS,
     )
 
 
-def _title(base: list[Run], comparison: Comparison | None) -> str:
+def _title(runs: list[Run], comparison: Comparison | None) -> str:
     if comparison:
         return f"{comparison.candidate_label} against {comparison.base_label}"
-    return base[0].facts.label
+    return runs[0].facts.label
 
 
 def _cards(comparison: Comparison | None) -> list[dict[str, Any]]:
-    """Four figures at most: those that decide, then what else was won or lost."""
+    """Every gated figure that is worse; up to four in all with what was won, what else decides, what moved beside."""
     if comparison is None:
         return []
+    gated = sorted(comparison.gated, key=lambda m: {"worse": 0, "better": 1}.get(m.verdict, 2))
     beside = [m for verdict in ("worse", "better") for m in wording.moved_beside(comparison, verdict)]
-    return [_row(m) | {"gated": m.gated} for m in (*comparison.gated, *beside)][:4]
+    worse = sum(m.verdict == "worse" for m in gated)
+    return [_row(m) | {"gated": m.gated} for m in (*gated, *beside)][: max(4, worse)]
 
 
 def _groups(comparison: Comparison | None) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -153,7 +158,22 @@ def _run(side: str, run: Run) -> dict[str, Any]:
         "engine": " ".join(filter(None, (facts.engine, facts.engine_version))) or "unknown",
         "seed": facts.seed,
         "unreadable": len(run.unreadable_lines),
+        "checks": _checks(summary["quality"]),
     }
+
+
+def _checks(quality: Mapping[str, Any]) -> str:
+    """What else the client measured of itself."""
+    found = []
+    if quality["coalesced_share"] is not None:
+        found.append(f"{quality['coalesced_share']:.2%} of the events shared a read with another")
+    if quality["send_lag_p99_s"] is not None:
+        found.append(f"send lag p99 {wording.milliseconds(quality['send_lag_p99_s'])} ms")
+    if quality["rate_requested"] and quality["rate_achieved"] is not None:
+        found.append(
+            f"{quality['rate_achieved']:.4g} of {quality['rate_requested']:.4g} requests/s asked for were sent"
+        )
+    return "; ".join(found)
 
 
 def _classes(base: list[Run], candidate: list[Run]) -> list[dict[str, Any]]:
