@@ -23,7 +23,7 @@ import tailgate
 from exporters import quality
 from exporters.compare import Comparison
 from exporters.run_store import RunStore
-from locustfiles import engine_page
+from locustfiles import engine_page, report_file
 from locustfiles.against import baseline_runs, compare_with, keep_as
 from locustfiles.dealing import Cut
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
@@ -71,6 +71,7 @@ class Course:
     ending: bool = False
     ended: Event = field(default_factory=Event)
     summary: dict[str, Any] | None = None
+    finished: Event = field(default_factory=Event)
     comparison: Comparison | None = None
     codes: list[Exit] = field(default_factory=list)
 
@@ -178,13 +179,16 @@ class Leader:
             self.fleet.hurry(course.run_id)
 
     def finish(self) -> Course | None:
-        """Sums the run up, once; None where there is none, or it was summed up before."""
+        """Sums the run up, once; None where there is none, or it was summed up before, or is meanwhile."""
         course = self.course
         if course is None or course.start_ns == 0 or course.summary is not None:
+            if course is not None and course.summary is not None:
+                course.finished.wait()
             return None
         self.stop()
         if course.summary is not None:
             # Somebody else waited for the same end.
+            course.finished.wait()
             return None
         store, stop_ns = course.store, course.stop_ns or time.time_ns()
         window_start = min(course.start_ns + int(course.settings.warmup_s * 1e9), stop_ns)
@@ -197,12 +201,16 @@ class Leader:
             sent=sent_in_all(course.sums.values()),
             **self._kept(course, window_start, stop_ns),
         )
-        summary = store.finish()
-        course.codes = _codes(summary)
-        self._judge(course)
-        self.metrics.end(summary, course.comparison)
-        thin(store.directory, course.settings.records.share)
-        course.summary = summary
+        summary = course.summary = store.finish()
+        try:
+            course.codes = _codes(summary)
+            self._judge(course)
+            self.metrics.end(summary, course.comparison)
+            if course.settings.report:
+                report_file.write(store.directory, course.settings.baseline)
+            thin(store.directory, course.settings.records.share)
+        finally:
+            course.finished.set()
         return course
 
     def change_rate(self, rate: float) -> None:

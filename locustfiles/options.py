@@ -76,6 +76,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("--results", "run directory (default: results/<utc>-<workload>-<label>)", "DIR"),
     Option("--label", "a name for this run, in its directory's name, its metrics and its report", "NAME"),
     Option("--baseline", "compare with this baseline or run at the end; worse makes exit code 3", "NAME|FILE"),
+    Option("--no-report", "leave out report.html (python -m exporters report makes it later)", switch=True),
     Option("--save-baseline", "keep this run as a baseline of that name", "NAME"),
     Option("--records", "how many request records to keep: all, sample:RATE (0 to 1) or none", "WHICH"),
     Option("--trace", "trace file to replay, for workloads that replay one", "FILE"),

@@ -65,6 +65,7 @@ class Settings:
     stream: bool
     retries: int
     save_outputs: bool
+    report: bool
     extra_body: dict[str, Any] | None
     clock: str
     ring_packets: int | None
@@ -123,6 +124,7 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         stream=not text.switch("no_stream"),
         retries=text.count("retries", least=0) or 0,
         save_outputs=text.switch("save_outputs"),
+        report=not text.switch("no_report"),
         extra_body=_json_object(text.get("extra_body")),
         clock=text.get("clock") or "auto",
         ring_packets=text.count("ring_packets"),

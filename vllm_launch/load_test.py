@@ -60,7 +60,7 @@ def run(
     """
     port = free_port()
     locust = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE)]
-    master_words = ["--headless", "--only-summary", "--master", "--master-bind-host", "127.0.0.1"]
+    master_words = ["--headless", "--only-summary", "--no-report", "--master", "--master-bind-host", "127.0.0.1"]
     master_words += ["--master-bind-port", str(port), "--expect-workers", str(load.workers)]
     worker_words = ["--worker", "--master-host", "127.0.0.1", "--master-port", str(port)]
     master_log = logs / f"{results.name}-master.log"

@@ -93,7 +93,7 @@ def headless(url: str, directory: Path, *arguments: object) -> list[object]:
     port = free_port()
     return [
         *("-f", "locustfiles/chat.py", "--headless", "-H", url, "--master-bind-port", port, "--master-port", port),
-        *("--results", directory, "--csv", directory, "--only-summary"),
+        *("--results", directory, "--csv", directory, "--only-summary", "--no-report"),
         *arguments,
     ]
 
