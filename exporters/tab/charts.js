@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 230;
-const MARGIN = { top: 12, right: 70, bottom: 34, left: 58 };
+const MARGIN = { top: 12, right: 88, bottom: 34, left: 58 };
 
 /** Seconds as ms with four significant digits, as the report and the console write them. */
 export function ms(seconds) {
@@ -20,7 +20,7 @@ function node(name, attributes, text) {
 function logTicks(low, high) {
   const found = [];
   for (let exponent = Math.floor(Math.log10(low)); exponent <= Math.ceil(Math.log10(high)); exponent += 1) {
-    for (const step of [1, 2, 5]) {
+    for (const step of high / low < 8 ? [1, 1.5, 2, 3, 4, 5, 6, 8] : [1, 2, 5]) {
       const value = step * 10 ** exponent;
       if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
     }
@@ -117,7 +117,7 @@ export function overTime(svg, name, points, baseline) {
 export function distribution(svg, name, bins, baseline) {
   const all = [...bins, ...baseline];
   const box = frame(svg, `Distribution of ${name}: share of the observations by latency, both axes logarithmic`);
-  box.right += MARGIN.right - 16;
+  box.right += MARGIN.right - 20;
   if (!bins.length) return say(svg, box, "no observations yet");
   const low = Math.min(...all.map((bin) => bin[0])) / 1.05;
   const high = Math.max(...all.map((bin) => bin[1])) * 1.05;
@@ -128,8 +128,15 @@ export function distribution(svg, name, bins, baseline) {
   const percent = (share) => `${Number((share * 100).toPrecision(2))} %`;
   const decades = logTicks(least, most);
   axes(svg, box, x, logTicks(low, high), (tick) => ms(tick), y, decades, percent, "ms, log scale");
+  // Steps that touch are joined; a gap stays one.
   const outline = (shares) =>
-    shares.map(([from, to, share]) => `M${x(from).toFixed(1)},${y(share).toFixed(1)}H${x(to).toFixed(1)}`).join("");
+    shares
+      .map(([from, to, share], i) => {
+        const joined = i > 0 && Math.abs(shares[i - 1][1] - from) < from * 1e-9;
+        const start = joined ? `V${y(share).toFixed(1)}` : `M${x(from).toFixed(1)},${y(share).toFixed(1)}`;
+        return `${start}H${x(to).toFixed(1)}`;
+      })
+      .join("");
   for (const [from, to, share] of bins) {
     const top = y(share);
     svg.append(node("rect", { x: x(from), y: top, width: Math.max(x(to) - x(from), 1), height: box.bottom - top, class: "bar" }));
