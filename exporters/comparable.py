@@ -31,7 +31,7 @@ def obstacles(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> li
         values = [sorted({_shown(read(run.facts)) for run in runs}) for runs in (base, candidate)]
         if values[0] != values[1]:
             found.append(f"another {what}: {', '.join(values[0])} against {', '.join(values[1])}")
-    found += [*_other_seeds(base, candidate), *_other_definition(base, candidate)]
+    found += [*_other_seeds(base, candidate), *_other_definition(base, candidate), *_one_engine(base, candidate)]
     for side, runs in (("baseline", base), ("candidate", candidate)):
         if len({_shown(run.facts.launch.get("args")) for run in runs}) > 1:
             found.append(f"the {side} runs are not repeats of one another: their launch configs differ")
@@ -58,6 +58,28 @@ def remarks(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list
 def one_slo(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> bool:
     """Whether all runs were held to the same objectives (or to none)."""
     return len({run.facts.slo for run in (*base, *candidate)}) == 1
+
+
+def _one_engine(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:
+    """Whether both sides' engines said that they run with the very same settings, on the same hardware and version."""
+    sides = [{_shown(_said(run.facts)) for run in side} for side in (base, candidate)]
+    if any(not run.facts.launch.get("effective") for run in (*base, *candidate)):
+        return []
+    settings = len(base[0].facts.launch["effective"])
+    if len(sides[0]) != 1 or sides[0] != sides[1]:
+        return []
+    return [
+        (
+            f"both sides resolve to the same engine config ({settings} settings as the engines tell them, "
+            "and nothing else differs): whatever differs is chance"
+        )
+    ]
+
+
+def _said(facts: Facts) -> dict[str, Any]:
+    launch = facts.launch
+    told = {key: launch.get(key) for key in ("engine", "url", "model", "device", "effective", "env", "gpus")}
+    return {**told, "version": facts.engine_version, "served": facts.model}
 
 
 def _engine_launched(facts: Facts) -> dict[str, Any]:

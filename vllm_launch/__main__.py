@@ -15,7 +15,7 @@ from tailgate.command_line import Parser
 from tailgate.exits import Exit, run_command
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig, load_config
-from vllm_launch.engines import ENGINES, command, simulated_flags
+from vllm_launch.engines import LAUNCHED, command, require_launchable, simulated_flags
 from vllm_launch.experiment_file import load_experiment
 from vllm_launch.launch import LaunchFailed, launch
 from vllm_launch.plan import plan, plan_text, require_runnable
@@ -51,13 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     for one in (check, show):
         one.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
         one.add_argument("--vllm", metavar="VERSION", help="vLLM version whose flags are meant (default: the config's)")
-    show.add_argument("--engine", choices=ENGINES, default="vllm")
+    show.add_argument("--engine", choices=LAUNCHED, default="vllm")
     diff = add("diff", _diff, "what differs in effect between two configs, and between each and its device's defaults")
     diff.add_argument("before", metavar="A", help=_CONFIG_HELP)
     diff.add_argument("after", metavar="B", help=_CONFIG_HELP)
     serve = add("serve", _serve, "serve a config in the foreground until Ctrl-C")
     serve.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
-    serve.add_argument("--engine", choices=ENGINES, default="vllm")
+    serve.add_argument("--engine", choices=LAUNCHED, default="vllm")
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=_port, default=8000)
     serve.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
@@ -127,17 +127,18 @@ def _diff(args: argparse.Namespace) -> int:
 def _serve(args: argparse.Namespace) -> int:
     config = load_config(args.config)
     if args.engine == "simulated":
+        require_launchable(config, args.engine)
         _serve_simulated(config, args.host, args.port)
         return Exit.GOOD
     # Being told to end is how serving ends well.
     with (
         contextlib.suppress(KeyboardInterrupt, SystemExit),
         tidy_on_signals(),
-        launch(config, args.engine, log=None, host=args.host, port=args.port, python=args.python) as engine,
+        launch(config, args.engine, log=None, host=args.host, port=args.port, python=args.python, warm=False) as engine,
     ):
         print(f"serving {engine.model} at {engine.url} (ready after {engine.started_in_s:.1f} s); Ctrl-C ends it")
         sys.stdout.flush()
-        while engine.child.wait(3600.0) is None:
+        while engine.child is not None and engine.child.wait(3600.0) is None:
             pass
         engine.check()
     return Exit.GOOD

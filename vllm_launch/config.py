@@ -12,17 +12,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tailgate.exits import BadInput
 from tailgate.yaml_file import check_model, read_yaml
-from vllm_launch.devices import find_device
+from vllm_launch.devices import UNKNOWN, find_device
+from vllm_launch.docker import Container
 from vllm_launch.flags import DEFAULT_VERSION, FlagList, flag_list
 
 CONFIGS = Path(__file__).parent / "configs"
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+
+class DockerFile(BaseModel):
+    """How `--engine docker` runs the image; `docker.Container` says what each key means."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
+
+    image: str | None = Field(None, description="default: vLLM's own image of the config's version")
+    gpus: str = Field("all", pattern=r"^(all|none|\d+(,\d+)*)$", description="all, none, or device numbers like 0,1")
+    shm_size: str = Field("16g", pattern=r"^\d+[kmg]?$")
+    mounts: list[str] = Field([], description="more volumes, as docker's -v takes them")
 
 
 class ConfigFile(BaseModel):
@@ -36,6 +49,8 @@ class ConfigFile(BaseModel):
     model: str | None = None
     served_model_name: str | None = None
     device: str | None = None
+    url: str | None = Field(None, pattern=r"^https?://", description="a server that runs already, for --engine attach")
+    docker: DockerFile | None = None
     args: dict[str, Any] = {}
     env: dict[str, str] = {}
     notes: dict[str, str] = {}
@@ -65,6 +80,13 @@ class LaunchConfig:
     args: Mapping[str, Any]
     env: Mapping[str, str]
     notes: Mapping[str, str]
+    url: str | None = None
+    docker: Container | None = None
+
+    @property
+    def attached_only(self) -> bool:
+        """Whether nothing is known of the engine but its address."""
+        return self.device == UNKNOWN
 
     @property
     def flags(self) -> FlagList:
@@ -73,7 +95,12 @@ class LaunchConfig:
 
     def public_env(self) -> dict[str, str]:
         """The environment this config adds, with secrets blotted out."""
-        return {name: "(hidden)" if _SECRET_NAME.search(name) else value for name, value in self.env.items()}
+        return {name: "(hidden)" if is_secret(name) else value for name, value in self.env.items()}
+
+
+def is_secret(variable: str) -> bool:
+    """Whether an environment variable of this name may hold a secret."""
+    return bool(_SECRET_NAME.search(variable))
 
 
 def names() -> list[str]:
@@ -86,7 +113,32 @@ def load_config(name_or_path: str, *, version: str | None = None) -> LaunchConfi
 
     Raises `BadInput` naming file, line, key and mend of the first fault.
     """
+    if is_url(name_or_path):
+        return _attached(name_or_path.rstrip("/"), version)
     return _load(_find(name_or_path, Path(), ""), version)
+
+
+def is_url(text: str) -> bool:
+    """Whether a config is named by the address of a server that runs already."""
+    return text.startswith(("http://", "https://"))
+
+
+def _attached(url: str, version: str | None) -> LaunchConfig:
+    if not urlsplit(url).hostname:
+        raise BadInput(f"'{url}' is no address of a server", "write it like http://127.0.0.1:8000")
+    return LaunchConfig(
+        name=re.sub(r"[^\w.-]+", "-", urlsplit(url).netloc.rpartition("@")[2]),
+        path=Path(),
+        about="a server that runs already",
+        version=flag_list(version or DEFAULT_VERSION).version,
+        model="",
+        served_model_name=None,
+        device=UNKNOWN,
+        args={},
+        env={},
+        notes={},
+        url=url.removesuffix("/v1"),
+    )
 
 
 def _find(name_or_path: str, base: Path, source: str) -> Path:
@@ -104,7 +156,7 @@ def _load(path: Path, version: str | None) -> LaunchConfig:
     chain = _chain(path)
     settings: dict[str, Any] = {"args": {}, "env": {}, "notes": {}}
     for _, file, _ in reversed(chain):
-        for key in ("about", "vllm", "model", "served_model_name", "device"):
+        for key in ("about", "vllm", "model", "served_model_name", "device", "url", "docker"):
             if (value := getattr(file, key)) is not None and key in file.model_fields_set:
                 settings[key] = value
     named = next(((source, node) for source, file, node in chain if file.vllm), None)
@@ -122,10 +174,13 @@ def _load(path: Path, version: str | None) -> LaunchConfig:
         settings["env"] |= file.env
         settings["notes"] |= file.notes
     source, _, node = chain[0]
+    if settings.get("url"):
+        settings = {"model": "", "device": UNKNOWN, **settings}
     for key in ("model", "device"):
         if key not in settings:
             raise BadInput(f"{_shown(source)}:1: the key '{key}' is missing", "add it, or extend a config that has it")
-    find_device(settings["device"], f"{_shown(source)}:{_line(node, 'device')}: device")
+    if settings["device"] != UNKNOWN:
+        find_device(settings["device"], f"{_shown(source)}:{_line(node, 'device')}: device")
     for name in settings["notes"]:
         if name not in settings["args"] and name not in settings["env"]:
             raise BadInput(
@@ -143,7 +198,16 @@ def _load(path: Path, version: str | None) -> LaunchConfig:
         args=settings["args"],
         env=settings["env"],
         notes=settings["notes"],
+        url=settings["url"].rstrip("/").removesuffix("/v1") if settings.get("url") else None,
+        docker=_container(settings.get("docker"), settings.get("vllm") or flags.version),
     )
+
+
+def _container(asked: DockerFile | None, version: str) -> Container:
+    image = f"vllm/vllm-openai:v{version if version.count('.') >= 2 else f'{version}.0'}"
+    if asked is None:
+        return Container(image)
+    return Container(asked.image or image, asked.gpus, asked.shm_size, tuple(asked.mounts))
 
 
 def _chain(path: Path) -> list[tuple[Path, ConfigFile, yaml.Node | None]]:

@@ -45,6 +45,9 @@ DEVICES: Mapping[str, Device] = {
     "cpu": Device("CPU", 2048, 128),
 }
 
+# Where nothing is known of an engine but its address.
+UNKNOWN = "unknown"
+
 
 def find_device(name: str, where: str = "device") -> Device:
     """The device by name; raises `BadInput` with the nearest name, or all of them."""

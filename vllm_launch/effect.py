@@ -28,7 +28,12 @@ class Difference:
 
 
 def effective(config: LaunchConfig) -> dict[str, Any]:
-    """Every flag's value in effect; raises `BadInput` for combinations that vLLM refuses at start."""
+    """Every flag's value in effect; raises `BadInput` for combinations that vLLM refuses at start.
+
+    Where nothing is known of the engine but its address, what the config says of its flags.
+    """
+    if config.attached_only:
+        return dict(config.args)
     recorded = {name: flag.default for name, flag in config.flags.flags.items() if flag.default is not None}
     values = {**recorded, **find_device(config.device).defaults, **config.args}
     doubled = values.get("performance-mode") == "throughput"
@@ -60,7 +65,7 @@ def differences(before: LaunchConfig, after: LaunchConfig) -> list[Difference]:
     """The flags (and model, device, environment) in which two configs' engines differ, in effect."""
     found = [
         Difference(name, getattr(before, attribute), getattr(after, attribute))
-        for name, attribute in (("model", "model"), ("device", "device"), ("vllm", "version"))
+        for name, attribute in (("model", "model"), ("device", "device"), ("vllm", "version"), ("url", "url"))
         if getattr(before, attribute) != getattr(after, attribute)
     ]
     old, new = effective(before), effective(after)
@@ -89,6 +94,8 @@ def from_defaults(config: LaunchConfig) -> list[Difference]:
 def without_effect(config: LaunchConfig) -> list[str]:
     """One sentence for each flag that a config sets to what it is anyway."""
     changed = {difference.flag for difference in from_defaults(config)}
+    if config.attached_only:
+        return []
     device = find_device(config.device)
     found = []
     for name, value in config.args.items():

@@ -1,65 +1,73 @@
 """What the engine says of itself: its `/metrics` page once a second, as flat samples for `engine.jsonl`.
 
-The names are vLLM V1's (0.32); an engine that lacks some still yields the others, and `missing` says which.
+An engine that lacks some of the names still yields the others, and `missing` says which; a page that is neither vLLM's
+nor SGLang's yields its time only. GPUs of this machine are sampled beside it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from vllm_launch import engine_api
+from vllm_launch import engine_api, metric_names
+from vllm_launch.gpus import Gpus
 
-GAUGES = {
-    "running": "vllm:num_requests_running",
-    "waiting": "vllm:num_requests_waiting",
-    "kv_cache_usage": "vllm:kv_cache_usage_perc",
-}
-COUNTERS = {
-    "preemptions_total": "vllm:num_preemptions_total",
-    "prefix_cache_queries_total": "vllm:prefix_cache_queries_total",
-    "prefix_cache_hits_total": "vllm:prefix_cache_hits_total",
-    "prompt_tokens_total": "vllm:prompt_tokens_total",
-    "generation_tokens_total": "vllm:generation_tokens_total",
-    "requests_done_total": "vllm:request_success_total",
-}
-HISTOGRAMS = {
-    "ttft_s": "vllm:time_to_first_token_seconds",
-    "itl_s": "vllm:inter_token_latency_seconds",
-    "e2e_s": "vllm:e2e_request_latency_seconds",
-    "queue_s": "vllm:request_queue_time_seconds",
-    "prefill_s": "vllm:request_prefill_time_seconds",
-    "step_tokens": "vllm:iteration_tokens_total",
-}
-# The embedded engine's alone: steps that came late, which no real engine has to tell.
-SIMULATED = {"simulated_behind_steps_total": "tailgate_simulated_behind_steps_total"}
-# KV usage is a share of each engine's own cache; everything else adds up over data-parallel engines.
-_LARGEST = {"kv_cache_usage"}
 _CACHE_CONFIG = "vllm:cache_config_info"
+_LOCAL = {"127.0.0.1", "localhost", "::1"}
+_DIALECTS = {
+    "vllm": (metric_names.VLLM, metric_names.VLLM_HISTOGRAMS),
+    "sglang": (metric_names.SGLANG, metric_names.SGLANG_HISTOGRAMS),
+}
 
 
 def read_sample(page: str, time_ns: int) -> dict[str, Any]:
-    """One scrape as a flat dict: `time_ns` (wall clock), gauges and counters by short name, histograms as
-    `NAME_sum` and `NAME_count`, and `missing` (short names the page lacks) where there are any.
+    """One scrape as a flat dict: `time_ns` (wall clock), gauges and counters by short name, histograms as `NAME_sum`
+    and `NAME_count`, of TTFT and ITL also `NAME_buckets` (upper bound in seconds -> requests or gaps up to it), and
+    `missing` (short names the page lacks) where there are any.
     """
-    wanted = {name: short for names in (GAUGES, COUNTERS, SIMULATED) for short, name in names.items()}
-    for short, name in HISTOGRAMS.items():
-        wanted |= {f"{name}_sum": f"{short}_sum", f"{name}_count": f"{short}_count"}
+    samples = list(_samples(page))
+    prefixes = {name.partition(":")[0] for name, _, _ in samples}
+    dialect = next((name for name in _DIALECTS if name in prefixes), None)
     sample: dict[str, Any] = {"time_ns": time_ns}
-    for name, _, value in _samples(page):
-        if name not in wanted:
+    if dialect is None:
+        return {**sample, "missing": sorted({*metric_names.VLLM, *metric_names.VLLM_HISTOGRAMS})}
+    plain, histograms = _DIALECTS[dialect]
+    there = {name for name, _, _ in samples}
+    wanted = _chosen({**plain, **metric_names.SIMULATED}, there)
+    for short, names in histograms.items():
+        if name := next((name for name in names if f"{name}_count" in there), None):
+            wanted |= {f"{name}_sum": f"{short}_sum", f"{name}_count": f"{short}_count"}
+            if short in metric_names.WHOLE:
+                wanted[f"{name}_bucket"] = f"{short}_buckets"
+    for name, labels, value in samples:
+        key = wanted.get(name)
+        if key is None:
             continue
-        key = wanted[name]
+        if key.endswith("_buckets"):
+            buckets = sample.setdefault(key, {})
+            buckets[labels["le"]] = buckets.get(labels["le"], 0.0) + value
+            continue
         so_far = sample.get(key, 0.0)
-        sample[key] = max(value, so_far) if key in _LARGEST else so_far + value
-    missing = sorted(set(wanted.values()) - sample.keys() - SIMULATED.keys())
+        sample[key] = max(value, so_far) if key in metric_names.LARGEST else so_far + value
+    expected = {*plain, *(f"{short}{part}" for short in histograms for part in ("_sum", "_count"))}
+    missing = sorted(expected - sample.keys())
     return {**sample, "missing": missing} if missing else sample
+
+
+def _chosen(table: Mapping[str, tuple[str, ...]], there: set[str]) -> dict[str, str]:
+    """The names that are read, each with its short name: of several for one thing the first that is there."""
+    found = {}
+    for short, names in table.items():
+        if name := next((name for name in names if name in there), None):
+            found[name] = short
+    return found
 
 
 def read_cache_config(page: str) -> dict[str, str]:
@@ -76,17 +84,19 @@ def _samples(page: str) -> Iterable[tuple[str, dict[str, str], float]]:
 class Scraper:
     """Scrapes `URL/metrics` each `interval_s` in a thread until stopped. A failed scrape becomes a sample with `error`.
 
+    Where the engine runs on this machine, its GPUs are sampled with it (`gpus`: which, as for `Gpus`).
     Samples are appended to `path` once its folder is there (the run directory is made by the load test), earlier ones
     first.
     """
 
-    def __init__(self, url: str, path: Path, interval_s: float = 1.0) -> None:
+    def __init__(self, url: str, path: Path, interval_s: float = 1.0, gpus: str | None = None) -> None:
         self._url = url
         self._path = path
         self._interval_s = interval_s
         self._unwritten: list[dict[str, Any]] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._scrape_on, name="engine-metrics", daemon=True)
+        self._gpus = Gpus(gpus if urlsplit(url).hostname in _LOCAL else "")
         self.latest: dict[str, Any] = {}
         self.failures = 0
 
@@ -101,10 +111,11 @@ class Scraper:
 
     def _scrape_on(self) -> None:
         due = time.monotonic()
-        while not self._stopped.is_set():
-            self._scrape()
-            due = max(due + self._interval_s, time.monotonic())
-            self._stopped.wait(due - time.monotonic())
+        with self._gpus:
+            while not self._stopped.is_set():
+                self._scrape()
+                due = max(due + self._interval_s, time.monotonic())
+                self._stopped.wait(due - time.monotonic())
 
     def _scrape(self) -> None:
         now_ns = time.time_ns()
@@ -114,7 +125,7 @@ class Scraper:
         except (engine_api.EngineUnreachable, ValueError) as error:
             sample = {"time_ns": now_ns, "error": str(error)[:200]}
             self.failures += 1
-        self._unwritten.append(sample)
+        self._unwritten.append(sample | self._gpus.sample())
         self._write()
 
     def _write(self) -> None:

@@ -5,28 +5,38 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tailgate.exits import BadInput
-from vllm_launch import cpu_vllm
-from vllm_launch.config import LaunchConfig
+from vllm_launch import cpu_vllm, docker
+from vllm_launch.config import LaunchConfig, is_secret
 
-ENGINES = ("vllm", "simulated")
+LAUNCHED = ("vllm", "docker", "simulated")
+"""Kinds of engine that we start; a fourth, `attach`, runs already."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What is executed: `argv`, and `env` added to the caller's environment."""
+    """What is executed: `argv`, and `env` added to the caller's environment; `removal` is run once it has ended."""
 
     argv: list[str]
     env: Mapping[str, str]
+    removal: Sequence[str] = ()
 
 
-def command(config: LaunchConfig, engine: str, *, host: str, port: int, python: str | None = None) -> Command:
-    """The command that serves `config`; writes nothing and starts nothing.
+def command(
+    config: LaunchConfig,
+    engine: str,
+    *,
+    host: str,
+    port: int,
+    python: str | None = None,
+    more_env: Mapping[str, str] | None = None,
+) -> Command:
+    """The command that serves `config`; writes nothing and starts nothing. `more_env` is what only the launcher wants.
 
     `python` is the interpreter of the environment vLLM is installed in (default: `TAILGATE_VLLM_PYTHON`, the suite's
     own environment for vLLM on CPU where the device is cpu, else this one).
@@ -35,14 +45,25 @@ def command(config: LaunchConfig, engine: str, *, host: str, port: int, python: 
     if engine == "simulated":
         argv = [sys.executable, "-m", "vllm_launch", "serve", str(config.path.resolve()), "--engine", "simulated"]
         return Command([*argv, *address], {"PYTHONPATH": _with_our_root()})
-    argv = [python or vllm_python(config), "-m", "vllm.entrypoints.openai.api_server"]
-    argv += ["--model", _model(config)]
-    if config.served_model_name:
-        argv += ["--served-model-name", config.served_model_name]
-    env = {"VLLM_NO_USAGE_STATS": "1", **config.env}
+    if engine == "attach":
+        raise BadInput("a server that runs already is not started by a command of ours", "use --engine vllm or docker")
+    env = {"VLLM_NO_USAGE_STATS": "1", **(more_env or {}), **config.env}
     if config.model.startswith(cpu_vllm.GENERATED):
         env["HF_HUB_OFFLINE"] = "1"
-    return Command([*argv, *address, *config.flags.argv(config.args)], env)
+    named = ["--served-model-name", config.served_model_name] if config.served_model_name else []
+    flags = [*named, *config.flags.argv(config.args)]
+    if engine == "docker":
+        assert config.docker is not None
+        container = replace(config.docker, gpus="none") if config.device == "cpu" else config.docker
+        name = docker.container_name(port)
+        secret = {variable: value for variable, value in env.items() if is_secret(variable)}
+        plain = {variable: value for variable, value in env.items() if variable not in secret}
+        argv = docker.run_argv(
+            container, _model(config), flags, plain, secrets=list(secret), host=host, port=port, name=name
+        )
+        return Command(argv, secret, docker.removal_argv(name))
+    argv = [python or vllm_python(config), "-m", "vllm.entrypoints.openai.api_server", "--model", _model(config)]
+    return Command([*argv, *address, *flags], env)
 
 
 def vllm_python(config: LaunchConfig) -> str:
@@ -65,6 +86,22 @@ def require_vllm(python: str, config: LaunchConfig) -> None:
         )
     elif not Path(python).is_file():
         raise BadInput(f"there is no Python at {python}", "name the environment that has vLLM with --python")
+
+
+def require_launchable(config: LaunchConfig, engine: str, python: str | None = None) -> None:
+    """Raises `BadInput` unless this machine can launch `config` on `engine` (or, for `attach`, knows where it is)."""
+    if engine == "attach":
+        if config.url is None:
+            raise BadInput(
+                f"{config.name}: does not say where the running server is",
+                "add 'url: http://HOST:PORT' to it, or name a URL in its place",
+            )
+    elif config.attached_only:
+        raise BadInput(f"{config.name}: a server that runs already is not launched", "use the engine 'attach'")
+    elif engine == "docker":
+        docker.require_docker()
+    elif engine == "vllm":
+        require_vllm(python or vllm_python(config), config)
 
 
 def simulated_flags(config: LaunchConfig) -> dict[str, Any]:

@@ -17,12 +17,10 @@ from exporters.compare import Comparison, compare
 from exporters.report import write_report
 from exporters.run_store import Run
 from tailgate.exits import Exit, worst
-from vllm_launch import effect, engine_api
-from vllm_launch.config import LaunchConfig
-from vllm_launch.engine_metrics import Scraper, read_cache_config
-from vllm_launch.engines import command
+from vllm_launch.engine_metrics import Scraper
 from vllm_launch.experiment_file import Experiment, Leg
-from vllm_launch.launch import RunningEngine, launch
+from vllm_launch.launch import launch
+from vllm_launch.launch_facts import launch_facts
 from vllm_launch.load_test import Load, run
 from vllm_launch.progress import Progress
 
@@ -136,31 +134,6 @@ def _run_leg(
     requests = summary["requests"]
     trouble = "; NOT VALID: " + "; ".join(summary["quality"]["reasons"]) if code == Exit.NOT_VALID else ""
     return code, f"{requests['ok']} ok, {requests['failed']} failed, {requests['cancelled']} cancelled{trouble}"
-
-
-def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> dict[str, Any]:
-    """What run.json keeps of a launch: the config, its exact command, its difference from the device's defaults, and
-    what the engine says of itself. No secret is in it."""
-    try:
-        cache = read_cache_config(engine_api.ask(running.url, "/metrics"))
-    except engine_api.EngineUnreachable:
-        cache = {}
-    return {
-        "name": config.name,
-        "about": config.about,
-        "engine": engine,
-        "model": config.model,
-        "device": config.device,
-        "vllm": config.version,
-        "args": dict(config.args),
-        "env": config.public_env(),
-        "argv": command(config, engine, host="127.0.0.1", port=0).argv[1:],
-        "diff": {d.flag: {"default": d.before, "value": d.after, "note": d.note} for d in effect.from_defaults(config)},
-        "no_effect": effect.without_effect(config),
-        "started_in_s": round(running.started_in_s, 3),
-        "said_version": running.version,
-        "cache_config": cache,
-    }
 
 
 def _state(sample: dict[str, Any]) -> str:

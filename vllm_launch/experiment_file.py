@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from tailgate.exits import BadInput
 from tailgate.yaml_file import read_model
-from vllm_launch.config import LaunchConfig, load_config
+from vllm_launch.config import LaunchConfig, is_url, load_config
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?$")
@@ -33,7 +33,7 @@ class ExperimentFile(BaseModel):
     model_config = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
 
     about: str = ""
-    engine: Literal["simulated", "vllm"] = "vllm"
+    engine: Literal["simulated", "vllm", "docker", "attach"] = "vllm"
     baseline: str = Field(description="launch config, by name or path relative to this file")
     candidate: str
     workload: str = Field(description="workload preset, or path relative to this file")
@@ -146,6 +146,6 @@ def _find(name_or_path: str) -> Path:
 
 
 def _relative(config: str, experiment: Path) -> str:
-    if config.endswith((".yaml", ".yml")) or "/" in config:
+    if not is_url(config) and (config.endswith((".yaml", ".yml")) or "/" in config):
         return str(experiment.parent / config)
     return config

@@ -11,6 +11,7 @@ import functools
 import random
 import re
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,13 +22,19 @@ import psutil
 import yaml
 
 from tailgate.exits import BadInput
-from vllm_launch import cpu_vllm, engine_api
+from vllm_launch import cpu_vllm, engine_api, engine_config
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engines import command, require_vllm
-from vllm_launch.processes import Child
+from vllm_launch.engine_config import EngineConfig
+from vllm_launch.engines import command, require_launchable
+from vllm_launch.processes import After, Child
+from vllm_launch.warm_up import WarmUp, warm_up
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = {"simulated": 60.0, "vllm": 1800.0}
+START_TIMEOUT_S = {"simulated": 60.0, "vllm": 1800.0, "docker": 3600.0, "attach": 10.0}
+# What it has read of itself and its prefix cache's reset, vLLM answers in development mode only. It also answers
+# requests that no stranger should send, so that it is asked for only where no other machine can reach the engine.
+_INSPECTED = {"VLLM_SERVER_DEV_MODE": "1"}
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Below every system's range for outgoing connections: a port from that range, free a moment ago, may belong to
 # somebody's connection by the time the engine binds it.
 _UNASSIGNED = range(18_000, 30_000)
@@ -44,16 +51,23 @@ class LaunchFailed(BadInput):
 
 @dataclass(frozen=True)
 class RunningEngine:
-    """An engine that serves: it has answered `/health` and streamed a first token."""
+    """An engine that serves: it has answered `/health` and streamed a first token. `child` is None where it is none of
+    ours, but one that ran already.
+    """
 
     url: str
     model: str
-    child: Child
+    child: Child | None
     started_in_s: float
     version: dict[str, Any] = field(default_factory=dict)
+    config: EngineConfig = field(default_factory=EngineConfig)
+    warm_up: WarmUp | None = None
+    prefix_cache: str = "fresh"
 
     def check(self) -> None:
         """Raises `LaunchFailed` if the engine has died since."""
+        if self.child is None:
+            return
         status = self.child.poll()
         if status is not None:
             raise _failed(self.child, f"the engine ended by itself ({_status(status)})")
@@ -70,34 +84,88 @@ def launch(
     python: str | None = None,
     say: Say = lambda text: None,
     timeout_s: float | None = None,
+    warm: bool = True,
 ) -> Iterator[RunningEngine]:
-    """The engine, ready to serve; ended with all it started on leaving. `port` None: a free one.
+    """The engine, ready to serve; ended with all it started on leaving, but for one that ran already (`attach`).
 
+    `port` None: a free one. `warm`: sends a real engine requests until its latency has settled, and empties its
+    prefix cache after.
     Raises `BadInput` where it cannot be started, `LaunchFailed` where it died or was not ready after `timeout_s`.
     """
+    require_launchable(config, engine, python)
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    if engine == "attach":
+        yield _attach(config, warm, timeout_s or START_TIMEOUT_S[engine], say)
+        return
     if port is not None:
         require_free(host, port)
     chosen = free_port(host) if port is None else port
-    asked = command(config, engine, host=host, port=chosen, python=python)
-    if engine == "vllm":
-        require_vllm(asked.argv[0], config)
-        if config.model.startswith(cpu_vllm.GENERATED):
-            cpu_vllm.make_model(config.model)
+    inspected = _INSPECTED if host in _LOOPBACK else {}
+    asked = command(config, engine, host=host, port=chosen, python=python, more_env=inspected)
+    if engine != "simulated" and config.model.startswith(cpu_vllm.GENERATED):
+        cpu_vllm.make_model(config.model)
     started = time.monotonic()
-    with Child(asked.argv, log, asked.env) as child:
-        reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-        url = f"http://{reached}:{chosen}"
+    reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    url = f"http://{reached}:{chosen}"
+    # What an engine leaves in the folder for temporary files when it is killed (sockets, locks) goes with the folder.
+    scratch = Path(tempfile.mkdtemp(prefix="tailgate-"))
+    env = {"TMPDIR": str(scratch), **asked.env}
+    with Child(asked.argv, log, env, after=After(asked.removal, scratch)) as child:
         model = _await(child, url, timeout_s or START_TIMEOUT_S[engine], say)
-        yield RunningEngine(url, model, child, time.monotonic() - started, engine_api.version(url))
+        yield _running(url, model, child, time.monotonic() - started, config, engine, warm, say)
+    _await_free(host, chosen)
 
 
-def _await(child: Child, url: str, timeout_s: float, say: Say) -> str:
+def _attach(config: LaunchConfig, warm: bool, timeout_s: float, say: Say) -> RunningEngine:
+    assert config.url is not None
+    started = time.monotonic()
+    model = _await(None, config.url, timeout_s, say)
+    return _running(config.url, model, None, time.monotonic() - started, config, "attach", warm, say)
+
+
+def _running(
+    url: str,
+    model: str,
+    child: Child | None,
+    started_in_s: float,
+    config: LaunchConfig,
+    engine: str,
+    warm: bool,
+    say: Say,
+) -> RunningEngine:
+    warm = warm and engine != "simulated"
+    warmed = warm_up(url, model, say=say) if warm else None
+    path = engine_api.reset_prefix_cache(url) if warm else None
+    fresh = "fresh" if child else "not emptied: the server has no way to do it"
+    return RunningEngine(
+        url,
+        model,
+        child,
+        started_in_s,
+        engine_api.version(url),
+        engine_config.read(url, child.log if child else None, config, engine),
+        warmed,
+        f"emptied by {path}" if path else fresh,
+    )
+
+
+def _await_free(host: str, port: int, timeout_s: float = 5.0) -> None:
+    """Waits until the port can be bound again: a socket may outlive its process for a moment."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(BadInput):
+            return require_free(host, port)
+        time.sleep(0.05)
+    return None
+
+
+def _await(child: Child | None, url: str, timeout_s: float, say: Say) -> str:
     """Polls until the engine has streamed a token; returns the model's name."""
     started = time.monotonic()
     problem = "no answer on /health"
     while (waited := time.monotonic() - started) < timeout_s:
-        status = child.poll()
-        if status is not None:
+        if child is not None and (status := child.poll()) is not None:
             raise _failed(child, f"the engine died while starting ({_status(status)})")
         if engine_api.healthy(url):
             try:
@@ -109,6 +177,8 @@ def _await(child: Child, url: str, timeout_s: float, say: Say) -> str:
                 return model
         say(f"engine starting, {waited:.0f} s")
         time.sleep(0.1 if waited < 5 else 0.5)
+    if child is None:
+        raise LaunchFailed(f"no engine serves at {url} ({problem})", "start it, or mend the address", [])
     raise _failed(child, f"the engine was not ready after {timeout_s:.0f} s ({problem})")
 
 

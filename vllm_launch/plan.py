@@ -7,11 +7,11 @@ from typing import Any
 from tailgate.exits import BadInput
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engines import command, require_vllm, simulated_flags
+from vllm_launch.engines import require_launchable, simulated_flags
 from vllm_launch.experiment_file import Experiment
 
 # Seconds that a leg takes beyond its run time: engine start, Locust's start, drain and end.
-_OVERHEAD_S = {"simulated": 9.0, "vllm": 45.0}
+_OVERHEAD_S = {"simulated": 9.0, "vllm": 45.0, "docker": 60.0, "attach": 15.0}
 
 
 def require_runnable(experiment: Experiment, python: str | None = None) -> None:
@@ -34,7 +34,7 @@ def require_runnable(experiment: Experiment, python: str | None = None) -> None:
 
             EngineSettings.from_flags(config.model, config.device, simulated_flags(config))
         else:
-            require_vllm(command(config, "vllm", host="127.0.0.1", port=0, python=python).argv[0], config)
+            require_launchable(config, experiment.file.engine, python)
 
 
 def plan(experiment: Experiment) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -17,6 +21,38 @@ from typing import IO
 import psutil
 
 _GUARD = Path(__file__).with_name("guard.py")
+_REMOVAL_S = 60.0
+# Named shared memory of Python's multiprocessing, NCCL and PyTorch, whose own tidying up dies with a killed group.
+_SHARED = re.compile(r"/dev/shm/(?:psm_|sem\.mp-|nccl-|torch_)[\w.-]+")
+
+
+@dataclass(frozen=True)
+class After:
+    """What is done once a child and all it started are ended, however that came about."""
+
+    argv: Sequence[str] = ()
+    """Is run."""
+    folder: Path | None = None
+    """Is removed."""
+
+    def do(self) -> None:
+        """Does it; what cannot be done is left."""
+        if self.argv:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    list(self.argv),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=_REMOVAL_S,
+                    check=False,
+                )
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def to_json(self) -> str:
+        """For the guard."""
+        return json.dumps({"argv": list(self.argv), "folder": str(self.folder) if self.folder else None})
 
 
 class Child:
@@ -29,10 +65,12 @@ class Child:
         env: Mapping[str, str] | None = None,
         *,
         without: tuple[str, ...] = (),
+        after: After | None = None,
     ) -> None:
         """Starts `argv` with `env` added to ours, less our variables that begin with a word of `without`; output goes
-        to `log` (None: to ours). Raises `OSError`.
+        to `log` (None: to ours). `after` is done once it has ended. Raises `OSError`.
         """
+        self._after = after or After()
         self.argv = list(argv)
         self.log = log
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(without)}
@@ -53,7 +91,7 @@ class Child:
             if output is not None:
                 output.close()
         self.pid = self._process.pid
-        _guard("+", self.pid)
+        _guard("+", self.pid, self._after)
 
     def __enter__(self) -> Child:
         return self
@@ -88,6 +126,7 @@ class Child:
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (self.poll() is None or _alive(family)):
             time.sleep(0.02)
+        shared = _shared_memory([self.pid, *(process.pid for process in family)])
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         for process in family:
@@ -95,6 +134,9 @@ class Child:
                 process.kill()
         self._process.wait()
         psutil.wait_procs(family, timeout=5)
+        for path in shared:
+            path.unlink(missing_ok=True)
+        self._after.do()
         _guard("-", self.pid)
 
     def tail(self, lines: int = 12) -> list[str]:
@@ -125,11 +167,20 @@ def _alive(family: Sequence[psutil.Process]) -> bool:
     return False
 
 
+def _shared_memory(pids: Sequence[int]) -> set[Path]:
+    """The named shared memory that these processes have mapped."""
+    found: set[Path] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found |= {Path(name) for name in _SHARED.findall(Path(f"/proc/{pid}/maps").read_text())}
+    return found
+
+
 _watcher: subprocess.Popen[str] | None = None
 _watcher_lock = threading.Lock()
 
 
-def _guard(sign: str, group: int) -> None:
+def _guard(sign: str, group: int, after: After | None = None) -> None:
     """Tells the guard, started with the first child, which groups it must end should we vanish."""
     global _watcher
     with _watcher_lock:
@@ -138,7 +189,7 @@ def _guard(sign: str, group: int) -> None:
             _watcher = subprocess.Popen(argv, stdin=subprocess.PIPE, text=True, start_new_session=True)
         assert _watcher.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            _watcher.stdin.write(f"{sign}{group}\n")
+            _watcher.stdin.write(f"{sign}{group} {after.to_json() if after else ''}\n")
             _watcher.stdin.flush()
 
 

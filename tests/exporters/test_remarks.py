@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from exporters.compare import compare
 from exporters.report import write_markdown, write_report
@@ -49,3 +50,26 @@ def test_goodput_under_another_objective_is_no_comparison(tmp_path: Path) -> Non
     assert found.notes == [OTHER_OBJECTIVES]
     assert "goodput" not in {m.name for m in found.metrics}
     assert "goodput" in {m.name for m in compare([base], [base]).metrics}
+
+
+def test_engines_that_say_they_are_the_same_are_refused(tmp_path: Path) -> None:
+    told = {"max-num-seqs": 256, "max-num-batched-tokens": 2048}
+
+    def launched(**changes: Any) -> dict[str, Any]:
+        return {"engine": "vllm", "name": "n", "args": {}, "effective": told, **changes}
+
+    one = store(tmp_path / "a", queueing_records(1), launch=launched())
+    same = store(tmp_path / "b", queueing_records(1), launch=launched(name="m", args={"max-num-seqs": 256}))
+    found = compare([one], [same])
+    assert [reason for reason in found.refusals if "resolve to the same engine config (2 settings" in reason]
+    assert found.exit_code == 4
+    assert not compare([one], [same], force=True).refused
+    for name, other in {
+        "flag": launched(effective={**told, "max-num-seqs": 128}),
+        "address": launched(url="http://gateway"),
+        "silent": launched(effective={}),
+    }.items():
+        run = store(tmp_path / name, queueing_records(1), launch=other)
+        assert not compare([one], [run]).refused, name
+    newer = {"name": "vllm", "version": "0.33.0", "simulated": False}
+    assert not compare([one], [store(tmp_path / "c", queueing_records(1), launch=launched(), engine=newer)]).refused

@@ -78,10 +78,50 @@ def test_engines_add_up_but_for_the_cache_which_is_as_full_as_the_fullest() -> N
         "requests_done_total": 11.0,
         "ttft_s_sum": 1.5,
         "ttft_s_count": 8.0,
+        "ttft_s_buckets": {"0.1": 7.0, "+Inf": 8.0},
     }
     assert "preemptions_total" in missing
     assert "itl_s_sum" in missing
     assert not set(missing) & sample.keys()
+
+
+def test_names_of_earlier_v1_engines_are_known() -> None:
+    page = (
+        'vllm:gpu_cache_usage_perc{engine="0"} 0.5\nvllm:gpu_prefix_cache_queries_total{engine="0"} 9\n'
+        "# TYPE vllm:time_per_output_token_seconds histogram\n"
+        'vllm:time_per_output_token_seconds_bucket{le="0.01"} 3\n'
+        'vllm:time_per_output_token_seconds_bucket{le="+Inf"} 4\n'
+        "vllm:time_per_output_token_seconds_sum 0.2\nvllm:time_per_output_token_seconds_count 4\n"
+    )
+    sample = read_sample(page, 1)
+    assert (sample["kv_cache_usage"], sample["prefix_cache_queries_total"]) == (0.5, 9.0)
+    assert (sample["itl_s_count"], sample["itl_s_buckets"]) == (4.0, {"0.01": 3.0, "+Inf": 4.0})
+    both = read_sample(page + "vllm:kv_cache_usage_perc 0.75\n", 1)
+    assert both["kv_cache_usage"] == 0.75, "today's name, where a page has both"
+
+
+def test_sglangs_names_are_known() -> None:
+    page = (
+        'sglang:num_running_reqs{model_name="m"} 3\nsglang:num_queue_reqs{model_name="m"} 2\n'
+        "sglang:token_usage 0.28\nsglang:cache_hit_rate 0.5\nsglang:generation_tokens_total 70\n"
+        "# TYPE sglang:time_to_first_token_seconds histogram\n"
+        'sglang:time_to_first_token_seconds_bucket{le="+Inf"} 4\n'
+        "sglang:time_to_first_token_seconds_sum 0.8\nsglang:time_to_first_token_seconds_count 4\n"
+    )
+    sample = read_sample(page, 1)
+    assert {key: sample[key] for key in ("running", "waiting", "kv_cache_usage", "prefix_cache_hit_share")} == {
+        "running": 3.0,
+        "waiting": 2.0,
+        "kv_cache_usage": 0.28,
+        "prefix_cache_hit_share": 0.5,
+    }
+    assert (sample["ttft_s_sum"], sample["generation_tokens_total"]) == (0.8, 70.0)
+    assert "itl_s_sum" in sample["missing"]
+
+
+def test_a_page_of_neither_yields_its_time_and_what_is_missing() -> None:
+    sample = read_sample("up 1\n", 3)
+    assert (sample["time_ns"], sample.keys()) == (3, {"time_ns", "missing"})
 
 
 def test_the_cache_is_described_where_the_engine_does_so() -> None:
