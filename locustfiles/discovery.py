@@ -154,8 +154,11 @@ class ServerTokens:
             raise BadInput(f"the server {self._api.url} stopped answering /tokenize", "try again, or give --tokenizer")
         return found
 
-    def count_messages(self, messages: Sequence[dict[str, str]]) -> int | None:
-        return self._count({"messages": list(messages), "add_generation_prompt": True})
+    def count_messages(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> int | None:
+        offered = {"tools": list(tools)} if tools else {}
+        return self._count({"messages": list(messages), "add_generation_prompt": True, **offered})
 
     def _count(self, what: dict[str, Any]) -> int | None:
         status, content = self._api.post("/tokenize", {"model": self._model, **what})

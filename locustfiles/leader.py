@@ -99,7 +99,7 @@ class Leader:
             settings.workload,
             seed=seed,
             model=server.model,
-            counter=calibrate_for(settings.workload, _counter(settings, api, server)),
+            counter=calibrate_for(settings.workload, _counter(settings, api, server), settings.trace),
             salt=salt,
             trace=settings.trace,
             time_scale=settings.time_scale,
@@ -337,6 +337,7 @@ class Leader:
             "engine": server.engine.to_dict(),
             "simulated": server.engine.simulated,
             "prompt_lengths": plan.calibration.note,
+            "calibration": plan.calibration.to_dict(),
             "bodies_sha256": plan.bodies_sha256(),
             "schedule": {"sha256": plan.schedule.sha256()} if plan.schedule else None,
             "launch": launch_config(),
@@ -374,8 +375,7 @@ def _cut_of(course: Course) -> Cut | None:
 def ask_server(settings: Settings, host: str | None, key: ApiKey) -> tuple[Api, Server]:
     """The server at `host` as it describes itself, and a way to ask it more. Raises `BadInput`."""
     api = Api(server_url(host), settings.tls, key.headers())
-    others = {item.model for item in settings.workload.classes.values() if item.model}
-    return api, discover(api, settings.model, sorted(others))
+    return api, discover(api, settings.model, settings.workload.models)
 
 
 def _counter(settings: Settings, api: Api, server: Server) -> Any:

@@ -112,7 +112,7 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         baseline=text.get("baseline"),
         save_baseline=_label(text.get("save_baseline"), "--save-baseline"),
         records=_records(text.get("records")),
-        trace=_file(text.path("trace"), "--trace"),
+        trace=_trace(text.path("trace"), workload),
         time_scale=text.positive("time_scale") or 1.0,
         tokenizer=text.path("tokenizer"),
         timeouts=Timeouts(
@@ -287,6 +287,16 @@ def _file(path: Path | None, flag: str) -> Path | None:
     return path
 
 
+def _trace(path: Path | None, workload: Workload) -> Path | None:
+    """What is replayed: the file of --trace, or a past run's directory, else the one that the workload names."""
+    source = workload.trace
+    if path is not None and source is not None and source.format == "run":
+        if not (path if path.is_dir() else path.parent).joinpath("run.json").is_file():
+            raise BadInput(f"--trace: {path} is no run directory", "give one that holds run.json and requests.jsonl")
+        return path
+    return _file(path, "--trace") or (Path(source.file) if source and source.file else None)
+
+
 def _records(value: str | None) -> Records:
     mend = "write all, none or sample:RATE with a rate between 0 and 1, such as sample:0.1"
     if value in (None, "all"):
@@ -325,7 +335,7 @@ def _check_together(settings: Settings, run_time_s: float) -> None:
         raise BadInput(f"workload {workload.name} replays a trace", "give its file with --trace FILE")
     if trace and not workload.trace:
         raise BadInput(f"workload {workload.name} takes no trace", "leave out --trace, or choose azure-code, say")
-    if settings.arrival.kind == "trace" and not workload.trace:
+    if settings.arrival.kind == "trace" and not (workload.trace and workload.trace.timed):
         raise BadInput(f"workload {workload.name} has no trace to take times from", "choose another --arrival")
     if settings.max_in_flight is not None and not settings.arrival.open:
         raise BadInput("--max-in-flight is for open loop; in closed loop -u is that limit", "leave it out")

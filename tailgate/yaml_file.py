@@ -62,20 +62,34 @@ def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
 
 
 def read_model(path: Path, model: type[Model]) -> Model:
-    """The file as an instance of `model`; raises `BadInput` naming the first fault's line, key and mend."""
+    """The file as an instance of `model`; raises `BadInput` naming the first fault's line, key and mend.
+
+    Validators find the file's directory in their context, for paths that are meant from there.
+    """
     data, node = read_yaml(path)
-    return check_model(data, model, str(path), node)
+    return check_model(data, model, str(path), node, {"directory": path.parent})
 
 
-def check_model(data: Any, model: type[Model], source: str, node: yaml.Node | None = None) -> Model:
+def check_model(
+    data: Any,
+    model: type[Model],
+    source: str,
+    node: yaml.Node | None = None,
+    context: dict[str, Any] | None = None,
+) -> Model:
     """`data` as an instance of `model`; `source` and `node` say where it stands, for the error's text."""
     if not isinstance(data, dict):
         raise BadInput(f"{source}:1: expected a mapping of keys to values", "write 'key: value' lines")
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context=context)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
+        fault = _first(error.errors(include_url=False))
         raise BadInput(*_explain(fault, model, source, node)) from None
+
+
+def _first(faults: Sequence[Any]) -> Any:
+    """The fault to name: an unknown key before a missing one, which it probably was meant to be."""
+    return next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
 
 
 def _explain(fault: Any, model: type[BaseModel], source: str, node: yaml.Node | None) -> tuple[str, str]:
@@ -96,6 +110,9 @@ def _explain(fault: Any, model: type[BaseModel], source: str, node: yaml.Node | 
         )
     if kind == "union_tag_not_found":
         return f"{where}: the key '{key}.{context['discriminator'][1:-1]}' is missing", "add it"
+    if kind == "literal_error" and isinstance(fault.get("input"), str):
+        allowed = re.findall(r"'([^']*)'", context["expected"])
+        return f"{where}: {key}: '{fault['input']:.80}' is none of its values", _closest(fault["input"], allowed)
     if kind == "too_short":
         return f"{where}: {key}: needs at least {context['min_length']}, has {context['actual_length']}", "add to it"
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -5,12 +5,14 @@ Knows nothing of Locust or HTTP and imports nothing of this suite but `tailgate`
 """
 
 from workloads.arrivals import ArrivalSpec
+from workloads.bodies import Answer
 from workloads.library import load_workload, preset_names
 from workloads.plan import Plan, PlannedRequest, calibrate_for, make_plan
 from workloads.spec import Workload
 from workloads.tokens import Calibration, TokenCounter
 
 __all__ = [
+    "Answer",
     "ArrivalSpec",
     "Calibration",
     "Plan",

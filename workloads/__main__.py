@@ -11,11 +11,22 @@ from typing import Any
 from tailgate.command_line import Parser
 from tailgate.exits import BadInput, Exit, run_command
 from workloads.library import load_workload, preset_names
-from workloads.plan import Plan, make_plan
-from workloads.show import describe, describe_trace, render, render_request, render_trace
-from workloads.sources.trace import open_trace
+from workloads.plan import Plan, make_plan, replay_of
+from workloads.show import (
+    describe,
+    describe_arrivals,
+    describe_trace,
+    render,
+    render_arrivals,
+    render_request,
+    render_trace,
+)
+from workloads.sources.past_run import PastRun, Replay
+from workloads.sources.trace import TraceFile, open_trace
 from workloads.spec import Workload
 from workloads.tokenizer_file import TokenizerFile
+
+_EPILOG = "Exit codes: 0 good, 2 bad input (one line names the file, the line, the key and the mend)."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m workloads", description="What is sent, and when.")
+    parser = Parser(prog="python -m workloads", description="What is sent, and when.", epilog=_EPILOG)
     commands = parser.add_subparsers(required=True, metavar="list | show | check | sample | schema")
 
     def command(name: str, function: Any, summary: str) -> argparse.ArgumentParser:
@@ -41,13 +52,19 @@ def _parser() -> argparse.ArgumentParser:
     command("schema", _schema, "The JSON Schema of workload files, for editors.")
     for sub in (show, sample):
         sub.add_argument(
-            "workload", metavar="NAME", help="a preset, a YAML file, or a grid's point (NAME:c16-i128-o256)"
+            "workload",
+            metavar="NAME",
+            help="a preset, a YAML file, a grid's point (NAME:c16-i128-o256), or a run directory to replay",
         )
     check.add_argument("workload", metavar="FILE", help="a workload's YAML file (or a preset's name)")
     for sub in (show, check, sample):
         sub.add_argument("--trace", type=Path, metavar="FILE", help="the trace file of a workload that replays one")
+    show.add_argument(
+        "--seconds", type=_seconds, default=60.0, metavar="S", help="of arrivals that are drawn (default 60)"
+    )
+    show.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the arrivals that are drawn (default 0)")
     sample.add_argument("-n", type=_count, default=3, metavar="N", help="how many requests (default 3)")
-    sample.add_argument("--seed", type=int, default=0, help="default 0")
+    sample.add_argument("--seed", type=_seed, default=0, metavar="N", help="default 0")
     sample.add_argument("--salt", default="", help="changes every text and no length")
     sample.add_argument("--model", default="MODEL", help="the model's name in the bodies")
     sample.add_argument("--tokenizer", type=Path, metavar="PATH", help="tokenizer.json or its directory: exact lengths")
@@ -78,9 +95,13 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     workload = load_workload(arguments.workload)
     facts, text = describe(workload), render(workload)
-    if arguments.trace:
-        facts["trace"] = describe_trace(_trace(workload, arguments.trace))
+    file = _trace(workload, arguments.trace)
+    if file is not None:
+        facts["trace"] = describe_trace(file, next(iter(workload.classes.values())))
         text += "\n" + render_trace(facts["trace"])
+    if workload.arrival.open and (file is not None or workload.arrival.kind != "trace"):
+        facts["arrivals"] = describe_arrivals(workload, arguments.seed, arguments.seconds, arguments.trace)
+        text += "\n" + render_arrivals(facts["arrivals"])
     if arguments.json:
         _print_json(facts)
     else:
@@ -90,7 +111,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     workload = load_workload(arguments.workload)
-    rows = _trace(workload, arguments.trace).length if arguments.trace else None
+    file = _trace(workload, arguments.trace)
+    rows = file.length if file is not None else None
     if arguments.json:
         _print_json({"ok": True, "name": workload.name, "classes": list(workload.classes), "trace_rows": rows})
     else:
@@ -140,16 +162,40 @@ def _request_json(plan: Plan, index: int) -> dict[str, Any]:
     }
 
 
-def _trace(workload: Workload, path: Path) -> Any:
-    if workload.trace is None:
-        raise BadInput(f"workload {workload.name} takes no trace", "leave out --trace")
-    return open_trace(path, workload.trace.format, next(iter(workload.classes)))
+def _trace(workload: Workload, path: Path | None) -> TraceFile | Replay | None:
+    """The file that the workload replays, checked; None where it replays none, or none was named."""
+    source = workload.trace
+    if source is None:
+        if path is not None:
+            raise BadInput(f"workload {workload.name} takes no trace", "leave out --trace")
+        return None
+    found = path or (Path(source.file) if source.file else None)
+    if found is None:
+        return None
+    if source.format == "run":
+        return replay_of(PastRun(found))
+    return open_trace(found, source)
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of requests; give 1 or more")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no seed; give a whole number, 0 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1e6:
+        raise argparse.ArgumentTypeError(f"'{text}' is no length of time; give seconds above 0")
     return value
 
 

@@ -10,10 +10,14 @@ import bisect
 import itertools
 import math
 from abc import abstractmethod
+from functools import cached_property
+from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+
+from workloads.empirical import read_lengths
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000, strict=True)]
 _STANDARD = NormalDist()
@@ -147,6 +151,47 @@ class Choices(_Length):
         return "choices " + ", ".join(f"{v} ({w / total:.0%})" for v, w in zip(self.values, weights, strict=True))
 
 
+class Empirical(_Length):
+    """As often as in a file of lengths: one a line, a CSV file's `column`, or that key of JSON Lines.
+
+    `values` and `counts` are what was read, so that a worker elsewhere, or a later replay, needs no file.
+    """
+
+    distribution: Literal["empirical"]
+    file: Annotated[str, Field(min_length=1)]
+    column: str | None = None
+    values: tuple[Tokens, ...] | None = Field(default=None, min_length=1, description="filled in from the file")
+    counts: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(default=None, description="filled in from the file")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("file"), str) or data.get("values") is not None:
+            return data
+        directory = Path((info.context or {}).get("directory", "."))
+        values, counts = read_lengths(directory / data["file"], data.get("column"))
+        return data | {"values": values, "counts": counts}
+
+    @model_validator(mode="after")
+    def _paired(self) -> Empirical:
+        if self.values is None or self.counts is None or len(self.values) != len(self.counts):
+            raise ValueError("values and counts are filled in from the file; leave them out")
+        return self
+
+    @cached_property
+    def _cumulative(self) -> list[int]:
+        return list(itertools.accumulate(self.counts or ()))
+
+    def at(self, u: float) -> int:
+        assert self.values is not None, "read from the file"
+        ends = self._cumulative
+        return self.values[min(bisect.bisect_right(ends, u * ends[-1]), len(self.values) - 1)]
+
+    def text(self) -> str:
+        column = f" ({self.column})" if self.column else ""
+        return f"empirical, {self._cumulative[-1]:,} lengths of {Path(self.file).name}{column}"
+
+
 def _cut_mass(low: float, high: float) -> float:
     return _STANDARD.cdf(high) - _STANDARD.cdf(low)
 
@@ -176,5 +221,5 @@ def _spelled_out(value: Any) -> Any:
     return value if isinstance(value, dict | BaseModel) else {"distribution": "fixed", "tokens": value}
 
 
-_AnyLength = Annotated[Fixed | Uniform | Normal | LogNormal | Choices, Field(discriminator="distribution")]
+_AnyLength = Annotated[Fixed | Uniform | Normal | LogNormal | Choices | Empirical, Field(discriminator="distribution")]
 Length = Annotated[_AnyLength, BeforeValidator(_spelled_out, json_schema_input_type=int | _AnyLength)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tailgate.exits import BadInput
 from tailgate.yaml_file import read_model
+from workloads.sources.past_run import RUN, PastRun
 from workloads.spec import Workload
 
 PRESETS = Path(__file__).parent / "presets"
@@ -18,10 +19,13 @@ def preset_names() -> list[str]:
 
 
 def load_workload(name_or_path: str) -> Workload:
-    """A preset by name, a YAML file by path, or one point of either's grid as `NAME:c16-i128-o256`.
+    """A preset by name, a YAML file by path, one point of either's grid as `NAME:c16-i128-o256`, or a past run's
+    directory: its requests once more.
 
     Raises `BadInput` with the closest preset's name, or with the file's line and key at fault.
     """
+    if (Path(name_or_path) / RUN).is_file():
+        return PastRun(Path(name_or_path)).again()
     path = _file_of(name_or_path)
     if path is not None:
         return read_model(path, Workload)
@@ -31,6 +35,8 @@ def load_workload(name_or_path: str) -> Workload:
         return read_model(path, Workload).point(point)
     asked = name if colon else name_or_path
     if _looks_like_path(asked):
+        if Path(asked).is_dir():
+            raise BadInput(f"workload {asked}: a directory, and no run's", "give a YAML file, or a run directory")
         raise BadInput(f"workload {asked}: no such file", "give a YAML file or a preset's name (workloads list)")
     close = difflib.get_close_matches(asked, preset_names(), n=1, cutoff=0.4)
     mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(preset_names())}"

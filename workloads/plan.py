@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tailgate.exits import BadInput
 from tailgate.objectives import Objective
 from workloads.arrivals import ArrivalSpec
-from workloads.bodies import BodyOptions, demanded_tokens, encode_body
+from workloads.bodies import Answer, BodyOptions, demanded_tokens, encode_body, next_body
+from workloads.lengths import Fixed
 from workloads.prompts import Prompt, Prompter
 from workloads.schedule import Schedule, make_schedule
 from workloads.sources import Design, Source
 from workloads.sources.mix import Mix
-from workloads.sources.trace import Trace, open_trace
+from workloads.sources.past_run import PastRun, Replay
+from workloads.sources.trace import CHARACTERS_PER_TOKEN, Trace, measured_characters, open_trace
 from workloads.spec import RequestClass, Workload
 from workloads.tokens import Calibration, Shape, TokenCounter, calibrate
 
@@ -27,6 +30,7 @@ class PlannedRequest:
     """One request, ready to be sent. Token counts are designed ones; `shared_tokens` of the prompt's are shared.
 
     `demanded_tokens` is the fewest that a whole answer may have, by what the body forces; 0 where it forces nothing.
+    `turn` of `turns` of a conversation, counted from 0; those after the first have the first one's index.
     """
 
     index: int
@@ -39,6 +43,13 @@ class PlannedRequest:
     slo: tuple[Objective, ...]
     shared_tokens: int = 0
     demanded_tokens: int = 0
+    turn: int = 0
+    turns: int = 1
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing of its conversation follows."""
+        return self.turn + 1 >= self.turns
 
 
 class Plan:
@@ -88,14 +99,40 @@ class Plan:
             index=index,
             request_class=design.request_class,
             endpoint=item.path,
-            body=encode_body(item, prompt, design.output_tokens, self._options),
+            body=encode_body(item, prompt, design.output_tokens, self._options, design.model),
             prompt_tokens=prompt.tokens,
             output_tokens=design.output_tokens,
             scheduled_s=self.arrival_s(index),
             slo=self._objectives[design.request_class],
             shared_tokens=shared_tokens,
             demanded_tokens=demanded_tokens(item, design.output_tokens, self._options),
+            turns=design.turns,
         )
+
+    def next_turn(self, request: PlannedRequest, answer: Answer) -> tuple[float, PlannedRequest]:
+        """(seconds that the user thinks, the request) of the turn after `request`, which must not end its conversation.
+
+        Its whole prompt is not designed, for the answer is part of it: `prompt_tokens` is None.
+        """
+        turn = request.turn + 1
+        design = self._source.turn(request.index, turn)
+        item = self.workload.classes[request.request_class]
+        text = design.text
+        if text is None:
+            number = self._source.design(request.index).text_number
+            shape = self._shapes[request.request_class]
+            text = self._prompter.turn(shape, design.input_tokens, request.index if number is None else number, turn)
+        body = next_body(item, request.body, answer, text, design.role, design.output_tokens, self._options)
+        planned = replace(
+            request,
+            body=body,
+            prompt_tokens=None,
+            output_tokens=design.output_tokens,
+            scheduled_s=None,
+            demanded_tokens=demanded_tokens(item, design.output_tokens, self._options),
+            turn=turn,
+        )
+        return design.think_s, planned
 
     def bodies_sha256(self, n: int = 1000) -> str:
         """A hash over the first `n` bodies (all, if there are fewer): equal where two runs send the same."""
@@ -108,67 +145,141 @@ class Plan:
 
     def _prompt(self, index: int, design: Design, item: RequestClass) -> tuple[Prompt, int]:
         shape = self._shapes[design.request_class]
+        if design.messages is not None:
+            if item.templated:
+                return Prompt(None, messages=design.messages), 0
+            return Prompt(None, text="\n".join(str(message["content"]) for message in design.messages)), 0
+        assert design.input_tokens is not None, "only recorded texts were never counted"
         if design.blocks is not None:
-            assert self.workload.trace is not None, "only traces have blocks"
-            size = self.workload.trace.block_tokens
-            return self._prompter.block_prompt(shape, design.input_tokens, design.blocks, size), 0
+            return self._prompter.block_prompt(shape, design.input_tokens, design.blocks, design.block_tokens), 0
         shared = None
         if item.shared_prefix and design.group is not None:
             shared = (design.group, item.shared_prefix.tokens)
         prompt = self._prompter.prompt(
             shape,
             design.input_tokens,
-            index,
+            index if design.text_number is None else design.text_number,
             request_class=design.request_class,
             system_tokens=item.system_prompt_tokens,
             shared=shared,
+            documents=design.documents,
+            document_tokens=item.documents.tokens if item.documents else 0,
         )
         return prompt, item.shared_tokens
 
     def _clipped(self, design: Design) -> Design:
         limit = self._max_model_len
-        if limit is None or design.input_tokens + design.output_tokens <= limit:
+        if limit is None or design.input_tokens is None or design.input_tokens + design.output_tokens <= limit:
             return design
         output = min(design.output_tokens, max(limit // 2, 1))
         return design._replace(input_tokens=limit - output, output_tokens=output)
 
     def _make_notes(self) -> tuple[str, ...]:
         """What the person who runs this should know of the plan, a sentence each."""
-        notes = [self.calibration.note]
+        notes = [self._lengths_note()]
         for name, item in self.workload.classes.items():
-            floor = self._prompter.base(self._shapes[name]) + item.shared_tokens + 1
+            floor = self._prompter.base(self._shapes[name]) + item.shared_tokens + item.document_tokens + 1
             shortest, longest = self._extremes(item)
-            if shortest < floor:
+            if shortest is not None and shortest < floor:
                 notes.append(
                     f"class {name}: prompts meant to be shorter than {floor} tokens are sent with {floor}, "
                     "which the chat template and the shared text need"
                 )
-            if self._max_model_len is not None and longest > self._max_model_len:
+            if self._max_model_len is not None and longest is not None and longest > self._max_model_len:
                 notes.append(
                     f"class {name}: requests of up to {longest:,} tokens, prompt and answer, are cut to the "
                     f"{self._max_model_len:,} that the model takes"
                 )
-        if isinstance(self._source, Trace):
+            if item.turns and self._max_model_len is not None:
+                self._note_long_conversations(notes, name, item)
+        if isinstance(self._source, Trace | Replay):
             notes.extend(self._source.notes)
         return tuple(notes)
 
-    def _extremes(self, item: RequestClass) -> tuple[int, int]:
-        """The shortest prompt, and the most tokens of prompt and answer together, that the class can come to."""
+    def _note_long_conversations(self, notes: list[str], name: str, item: RequestClass) -> None:
+        turns, _, longest = item.turns, *self._extremes(item)
+        if turns is None or longest is None:
+            return
+        later = (turns.output_tokens or item.output_tokens or Fixed(tokens=1)).at(1 - _LEAST)
+        whole = longest + (turns.count.at(1 - _LEAST) - 1) * (turns.input_tokens.at(1 - _LEAST) + later)
+        if whole > (self._max_model_len or whole):
+            notes.append(
+                f"class {name}: conversations of up to {whole:,} tokens; one that outgrows the {self._max_model_len:,} "
+                "that the model takes ends there"
+            )
+
+    def _lengths_note(self) -> str:
+        """How far prompt and answer lengths can be trusted."""
+        trace = self.workload.trace
+        if trace is None or not trace.textual:
+            return self.calibration.note
+        told, error = self.calibration.characters_per_token, self.calibration.characters_error
+        if told is None:
+            return f"the texts are sent as they are; answers ask for one token per {CHARACTERS_PER_TOKEN:g} characters"
+        return (
+            f"the texts are sent as they are; answers ask for one token per {told:.2f} characters, as measured on a "
+            f"sample of them (single texts differ by up to {error or 0:.0%})"
+        )
+
+    def _extremes(self, item: RequestClass) -> tuple[int | None, int | None]:
+        """The shortest prompt, and the most tokens of prompt and answer together, that the class can come to.
+
+        None where nobody counted.
+        """
         if isinstance(self._source, Trace):
-            return self._source.shortest_input, self._source.longest
-        assert item.input_tokens is not None, "the schema asks for both lengths where no trace gives them"
-        assert item.output_tokens is not None, "as above"
+            return self._source.file.shortest_input, self._source.file.longest
+        if item.input_tokens is None or item.output_tokens is None:
+            return None, None
         return item.input_tokens.at(_LEAST), item.input_tokens.at(1 - _LEAST) + item.output_tokens.at(1 - _LEAST)
 
 
 def shape_of(item: RequestClass) -> Shape:
     """What the fixed part of the class's prompts depends on."""
-    return Shape("chat" if item.templated else "completions", item.language, bool(item.system_prompt_tokens))
+    tools = json.dumps(item.tools, sort_keys=True) if item.tools else ""
+    return Shape("chat" if item.templated else "completions", item.language, bool(item.system_prompt_tokens), tools)
 
 
-def calibrate_for(workload: Workload, counter: TokenCounter | None) -> Calibration:
-    """The calibration that this workload needs; `make_plan` takes it in place of a counter."""
-    return calibrate(counter, [shape_of(item) for item in workload.classes.values()])
+def calibrate_for(workload: Workload, counter: TokenCounter | None, trace: Path | None = None) -> Calibration:
+    """The calibration that this workload needs; `make_plan` takes it in place of a counter. `trace` as there."""
+    source = workload.trace
+    if source is not None and source.format == "run":
+        past = PastRun(_trace_path(workload, trace))
+        return past.calibration or calibrate_for(past.workload, counter, past.trace)
+    found = calibrate(counter, [shape_of(item) for item in workload.classes.values()])
+    if source is None or not source.textual or counter is None:
+        return found
+    measured = measured_characters(open_trace(_trace_path(workload, trace), source).sample, counter.count_text)
+    if measured is None:
+        return found
+    return replace(found, characters_per_token=measured[0], characters_error=measured[1])
+
+
+def _trace_path(workload: Workload, trace: Path | None) -> Path:
+    """The file that the workload replays: the one given, else its own. Raises `BadInput` where there is neither."""
+    assert workload.trace is not None, "only asked for where there is one"
+    if trace is None and workload.trace.file is None:
+        raise BadInput(
+            f"workload {workload.name} replays a trace ({workload.trace.format} format)",
+            "give its file with --trace FILE",
+        )
+    return trace if trace is not None else Path(workload.trace.file or "")
+
+
+def _source_of(workload: Workload, seed: int, trace: Path | None, calibration: Calibration) -> Source:
+    source = workload.trace
+    if source is None:
+        return Mix(workload, seed)
+    path = _trace_path(workload, trace)
+    if source.format == "run":
+        return replay_of(PastRun(path), calibration)
+    name, item = next(iter(workload.classes.items()))
+    return Trace(open_trace(path, source), name, item, calibration.characters_per_token)
+
+
+def replay_of(past: PastRun, calibration: Calibration | None = None) -> Replay:
+    """The past run's requests; the calibration only says how long answers to recorded texts are."""
+    known = calibration or past.calibration or calibrate_for(past.workload, None, past.trace)
+    return Replay(past, lambda run: _source_of(run.workload, run.seed, run.trace, known))
 
 
 def make_plan(
@@ -198,26 +309,20 @@ def make_plan(
             f"workload {workload.name} is a grid of {len(points)} points",
             f"choose one such as {workload.name}:{points[0]}",
         )
-    if workload.trace and trace is None:
-        raise BadInput(
-            f"workload {workload.name} replays a trace ({workload.trace.format} format)",
-            "give its file with --trace FILE",
-        )
     if trace is not None and not workload.trace:
         raise BadInput(
             f"workload {workload.name} takes no trace",
             "leave out --trace, or choose azure-code or mooncake-conversation",
         )
-    if arrival.kind == "trace" and not workload.trace:
+    if arrival.kind == "trace" and not (workload.trace and workload.trace.timed):
         raise BadInput(f"workload {workload.name} has no trace to take times from", "choose another --arrival")
     if time_scale <= 0:
         raise BadInput(f"--time-scale: {time_scale:g} is not a pace", "give a number above 0; 10 is ten times as fast")
-    source: Source
-    if workload.trace and trace is not None:
-        source = open_trace(trace, workload.trace.format, next(iter(workload.classes)))
-    else:
-        source = Mix(workload, seed)
-    calibration = counter if isinstance(counter, Calibration) else calibrate_for(workload, counter)
+    calibration = counter if isinstance(counter, Calibration) else calibrate_for(workload, counter, trace)
+    source = _source_of(workload, seed, trace, calibration)
+    if workload.trace and workload.trace.format == "run":
+        past = PastRun(_trace_path(workload, trace))
+        seed, salt, extra_body = past.seed, past.salt, {**past.extra_body, **(extra_body or {})}
     return Plan(
         workload,
         source,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,8 +27,8 @@ class Passage(NamedTuple):
 class Prompt:
     """A prompt ready to be put into a body: `messages` for chat, `text` for completions."""
 
-    tokens: int
-    messages: list[Message] | None = None
+    tokens: int | None
+    messages: Sequence[Message] | None = None
     text: str | None = None
 
 
@@ -95,9 +96,12 @@ class Prompter:
         request_class: str,
         system_tokens: int = 0,
         shared: tuple[int, int] | None = None,
+        documents: tuple[int, ...] = (),
+        document_tokens: int = 0,
     ) -> Prompt:
         """Request `index`'s prompt of `tokens` tokens in all; `shared` is (group, tokens) of a text it begins with.
 
+        `documents` are the numbers of texts of `document_tokens` tokens each that come next, before its own words.
         Where the fixed and shared parts leave no room, the prompt is longer than asked: one word of its own at least.
         """
         system = None
@@ -109,9 +113,17 @@ class Prompter:
         prefix = Passage("", 0)
         if shared:
             prefix = self._shared(shape.language, self._nominal(shared[1]), f"shared {request_class}", shared[0])
-        own_tokens = max(self._nominal(tokens - used) - prefix.tokens, 1)
+        size = self._nominal(document_tokens)
+        found = [self._shared(shape.language, size, f"document {request_class}", number) for number in documents]
+        given = prefix.tokens + sum(document.tokens for document in found)
+        own_tokens = max(self._nominal(tokens - used) - given, 1)
         rest = self.passage(shape.language, own_tokens, "request", index)
-        return self._compose(shape, system, prefix.text + rest.text, used, prefix.tokens + rest.tokens)
+        words = prefix.text + "".join(document.text for document in found) + rest.text
+        return self._compose(shape, system, words, used, given + rest.tokens)
+
+    def turn(self, shape: Shape, tokens: int, index: int, turn: int) -> str:
+        """The words of a later turn of the conversation that request `index` began, `tokens` tokens of them."""
+        return self.passage(shape.language, max(self._nominal(tokens), 1), f"turn {turn}", index).text
 
     def block_prompt(self, shape: Shape, tokens: int, blocks: tuple[int, ...], block_tokens: int) -> Prompt:
         """A prompt of `tokens` tokens whose text is that of the numbered blocks, one after another, cut at the end.
@@ -134,7 +146,7 @@ class Prompter:
         total = used + round(nominal * self.calibration.scale)
         if shape.endpoint == "completions":
             return Prompt(total, text=text)
-        messages = [{"role": "user", "content": text}]
+        messages: list[Message] = [{"role": "user", "content": text}]
         if system is not None:
             messages.insert(0, {"role": "system", "content": SYSTEM_LEAD + system.text})
         return Prompt(total, messages=messages)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from workloads.lengths import Length
-from workloads.plan import Plan
-from workloads.sources.trace import Trace
-from workloads.spec import RequestClass, Workload
+from workloads.plan import Plan, make_plan
+from workloads.sources.past_run import Replay
+from workloads.sources.trace import Trace, TraceFile
+from workloads.spec import RequestClass, Turns, Workload
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _COLUMNS = 32
 _STEPS = 2000
+_MOST_ARRIVALS = 200_000
 
 
 def describe(workload: Workload) -> dict[str, Any]:
@@ -63,6 +67,8 @@ def render(workload: Workload) -> str:
             if length is not None:
                 lines.append(f"    {side + ' tokens':13} {length.text()}")
                 lines.append(f"    {'':13} {_picture(length)}")
+        if item.turns:
+            lines += _turn_lines(item.turns)
     if workload.grid:
         lines += ["", f"  {len(facts['points'])} points, chosen as {workload.name}:NAME:"]
         lines += _wrapped(facts["points"])
@@ -81,38 +87,75 @@ def render(workload: Workload) -> str:
     return "\n".join(lines)
 
 
-def describe_trace(trace: Trace) -> dict[str, Any]:
-    """Rows, span and lengths of a trace, and requests per equal slice of its span."""
-    slices = [0] * _COLUMNS
-    lengths_in, lengths_out = [], []
-    for index in range(trace.length):
+def describe_trace(file: TraceFile | Replay, item: RequestClass) -> dict[str, Any]:
+    """Rows, span and lengths of what is replayed, and requests per equal slice of its span."""
+    if isinstance(file, Replay):
+        offsets = [file.design(index).offset_s or 0.0 for index in range(file.length)]
+        return _over_span(offsets, file.span_s)
+    lengths_in, lengths_out, offsets, turns = [], [], [], []
+    trace = Trace(file, "", item)
+    for index in range(file.length):
         design = trace.design(index)
-        lengths_in.append(design.input_tokens)
+        if design.input_tokens is not None:
+            lengths_in.append(design.input_tokens)
         lengths_out.append(design.output_tokens)
-        share = (design.offset_s or 0.0) / trace.span_s if trace.span_s else 0.0
-        slices[min(int(share * _COLUMNS), _COLUMNS - 1)] += 1
-    return {
-        "rows": trace.length,
-        "span_s": trace.span_s,
-        "requests_per_s": trace.length / trace.span_s if trace.span_s else None,
-        "input_tokens": _sample_figures(lengths_in),
-        "output_tokens": _sample_figures(lengths_out),
-        "requests_by_slice": slices,
-    }
+        turns.append(design.turns)
+        offsets.append(design.offset_s or 0.0)
+    facts: dict[str, Any] = _over_span(offsets, file.span_s) if file.source.timed else {"rows": file.length}
+    if file.source.textual:
+        facts["turns"] = _sample_figures(turns)
+    for side, lengths in (("input", lengths_in), ("output", lengths_out)):
+        if lengths:
+            facts[f"{side}_tokens"] = _sample_figures(lengths)
+    facts["notes"] = list(file.notes)
+    return facts
+
+
+def describe_arrivals(workload: Workload, seed: int, seconds: float, trace: Path | None = None) -> dict[str, Any]:
+    """Requests due per slice of the first `seconds`, of the schedule that this seed gives."""
+    plan = make_plan(workload, seed=seed, model="", counter=None, trace=trace)
+    slices = [0] * _COLUMNS
+    for index in itertools.count() if plan.length is None else range(plan.length):
+        due_s = plan.arrival_s(index)
+        if due_s is None or due_s >= seconds or index >= _MOST_ARRIVALS:
+            break
+        slices[int(due_s / seconds * _COLUMNS)] += 1
+    return {"seconds": seconds, "seed": seed, "requests": sum(slices), "requests_by_slice": slices}
+
+
+def render_arrivals(facts: dict[str, Any]) -> str:
+    """`describe_arrivals` as text."""
+    most = max(facts["requests_by_slice"]) * _COLUMNS / facts["seconds"]
+    return (
+        f"  arrivals    0 {_sparkline(facts['requests_by_slice'])} {facts['seconds']:g} s   "
+        f"{facts['requests']:,} requests, up to {most:,.3g}/s (seed {facts['seed']})"
+    )
 
 
 def render_trace(facts: dict[str, Any]) -> str:
     """`describe_trace` as text."""
-    rate = f", {facts['requests_per_s']:.2f} requests/s" if facts["requests_per_s"] else ""
-    lines = ["", f"  trace      {facts['rows']:,} requests over {facts['span_s']:,.1f} s{rate}"]
-    lines.append(f"  over time  {_sparkline(facts['requests_by_slice'])}")
-    for side in ("input", "output"):
-        figures = facts[f"{side}_tokens"]
-        lines.append(
-            f"  {side + ' tokens':13} mean {figures['mean']:,.0f}, p50 {figures['p50']:,}, p99 {figures['p99']:,}, "
-            f"max {figures['max']:,}"
-        )
-    return "\n".join(lines)
+    if "span_s" in facts:
+        rate = f", {facts['requests_per_s']:.2f} requests/s" if facts["requests_per_s"] else ""
+        lines = ["", f"  trace      {facts['rows']:,} requests over {facts['span_s']:,.1f} s{rate}"]
+        lines.append(f"  over time  {_sparkline(facts['requests_by_slice'])}")
+    else:
+        lines = ["", f"  texts      {facts['rows']:,} conversations"]
+    for name, key in (("turns", "turns"), ("input tokens", "input_tokens"), ("output tokens", "output_tokens")):
+        if figures := facts.get(key):
+            lines.append(
+                f"  {name:13} mean {figures['mean']:,.3g}, p50 {figures['p50']:,}, p99 {figures['p99']:,}, "
+                f"max {figures['max']:,}"
+            )
+    return "\n".join([*lines, *(f"  note: {note}" for note in facts.get("notes", ()))])
+
+
+def _over_span(offsets: Sequence[float], span_s: float) -> dict[str, Any]:
+    slices = [0] * _COLUMNS
+    for offset in offsets:
+        share = offset / span_s if span_s else 0.0
+        slices[min(int(share * _COLUMNS), _COLUMNS - 1)] += 1
+    rate = len(offsets) / span_s if span_s else None
+    return {"rows": len(offsets), "span_s": span_s, "requests_per_s": rate, "requests_by_slice": slices}
 
 
 def render_request(plan: Plan, index: int) -> str:
@@ -121,10 +164,21 @@ def render_request(plan: Plan, index: int) -> str:
     due = "" if request.scheduled_s is None else f", due at {request.scheduled_s:.3f} s"
     body = request.body.decode("utf-8")
     shown = body if len(body) <= 400 else f"{body[:240]} … {body[-140:]}"
+    turns = f", first of {request.turns} turns" if request.turns > 1 else ""
+    length = "recorded text" if request.prompt_tokens is None else f"{request.prompt_tokens} tokens"
     return (
-        f"#{index} {request.request_class} {request.endpoint}: {request.prompt_tokens} tokens in, "
-        f"{request.output_tokens} out{due}, {len(request.body):,} bytes\n  {shown}"
+        f"#{index} {request.request_class} {request.endpoint}: {length} in, "
+        f"{request.output_tokens} out{turns}{due}, {len(request.body):,} bytes\n  {shown}"
     )
+
+
+def _turn_lines(turns: Turns) -> list[str]:
+    parts = [("turns", turns.count), ("adds, in", turns.input_tokens), ("answers", turns.output_tokens)]
+    lines = []
+    for name, length in parts:
+        if length is not None:
+            lines += [f"    {name:13} {length.text()}", f"    {'':13} {_picture(length)}"]
+    return [*lines, f"    {'think time':13} {turns.think_time.text()}"]
 
 
 def _kind(item: RequestClass) -> str:
@@ -136,6 +190,17 @@ def _kind(item: RequestClass) -> str:
         parts.append(
             f"{shared.groups} shared prefixes of {shared.tokens}" + (f", Zipf {shared.zipf:g}" * (shared.zipf > 0))
         )
+    if item.documents:
+        found = item.documents
+        parts.append(f"{found.per_request} of {found.count:,} documents of {found.tokens}, Zipf {found.zipf:g}")
+    if item.turns:
+        parts.append("conversations")
+    if item.tools:
+        parts.append(f"{len(item.tools)} tool{'s' if len(item.tools) > 1 else ''}")
+    if item.response_format:
+        parts.append(f"structured output ({item.response_format['type']})")
+    if item.lora:
+        parts.append(f"{len(item.lora.models)} LoRA adapters")
     if item.priority is not None:
         parts.append(f"priority {item.priority}")
     if item.model:

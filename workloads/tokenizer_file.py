@@ -16,7 +16,7 @@ from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tailgate.exits import BadInput
-from workloads.tokens import Message
+from workloads.tokens import Message, Tools
 
 
 class TokenizerFile:
@@ -46,13 +46,15 @@ class TokenizerFile:
     def count_text(self, text: str) -> int:
         return len(self._tokenizer.encode(text).ids)
 
-    def count_messages(self, messages: Sequence[Message]) -> int | None:
+    def count_messages(self, messages: Sequence[Message], tools: Tools = ()) -> int | None:
         """None where the model's files hold no chat template."""
         if self._template is None:
             return None
         special = {name: _token_text(self._config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         try:
-            text = self._template.render(messages=list(messages), add_generation_prompt=True, **special)
+            text = self._template.render(
+                messages=list(messages), tools=list(tools) or None, add_generation_prompt=True, **special
+            )
         except TemplateError as error:
             raise BadInput(
                 f"--tokenizer: the chat template fails: {error}", "mend it or use the completions endpoint"

@@ -7,14 +7,17 @@ one does is checked, not assumed: where the sum is off, the share by which it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from workloads.randomness import choices, key_of
 from workloads.vocabulary import LEADS, SYSTEM_LEAD, chinese, english
 
-Message = dict[str, str]
+Message = Mapping[str, Any]
+Tools = Sequence[Mapping[str, Any]]
 _WANTED = 256  # eight bits a word: eight words make an opening that no other prompt has
 _FEW = 64
 _MOST_CALLS = 1500
@@ -30,8 +33,11 @@ class TokenCounter(Protocol):
     def count_text(self, text: str) -> int:
         """Tokens of a completions prompt, the special ones that the server adds included."""
 
-    def count_messages(self, messages: Sequence[Message]) -> int | None:
-        """Tokens of a chat prompt with the chat template and the generation prompt; None where it is not known."""
+    def count_messages(self, messages: Sequence[Message], tools: Tools = ()) -> int | None:
+        """Tokens of a chat prompt with the chat template, the tools that it tells of and the generation prompt.
+
+        None where the template is not known.
+        """
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,13 @@ class Shape:
     endpoint: Literal["chat", "completions"]
     language: Literal["en", "zh", "mixed"]
     system: bool = False
+    tools: str = ""
+    """JSON of the tools that the template tells the model of; they count as part of the prompt."""
 
     @property
     def key(self) -> str:
-        return f"{self.endpoint}/{self.language}{'/system' if self.system else ''}"
+        tools = f"/tools-{hashlib.sha256(self.tools.encode()).hexdigest()[:12]}" if self.tools else ""
+        return f"{self.endpoint}/{self.language}{'/system' if self.system else ''}{tools}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,9 @@ class Calibration:
     scale: float = 1.0
     error: float | None = None
     template_known: bool = True
+    characters_per_token: float | None = None
+    """Measured over a sample of a file's own texts; None where none was measured."""
+    characters_error: float | None = None
 
     @property
     def exact(self) -> bool:
@@ -109,6 +121,8 @@ class Calibration:
             scale=data["scale"],
             error=data["error"],
             template_known=data["template_known"],
+            characters_per_token=data.get("characters_per_token"),
+            characters_error=data.get("characters_error"),
         )
 
 
@@ -180,7 +194,9 @@ def _base(counter: TokenCounter, shape: Shape) -> int | None:
     if shape.endpoint == "completions":
         return counter.count_text(lead)
     system = [{"role": "system", "content": SYSTEM_LEAD}] if shape.system else []
-    return counter.count_messages([*system, {"role": "user", "content": lead}])
+    return counter.count_messages(
+        [*system, {"role": "user", "content": lead}], json.loads(shape.tools) if shape.tools else ()
+    )
 
 
 def _bare_base(counter: TokenCounter, shape: Shape) -> int:
@@ -215,5 +231,5 @@ def _in_words(shapes: Sequence[Shape]) -> Calibration:
     for shape in shapes:
         lead = LEADS[shape.language]
         base = len(lead.split()) if shape.language != "zh" else round(0.7 * len(lead))
-        bases[shape.key] = base + (len(SYSTEM_LEAD.split()) if shape.system else 0)
+        bases[shape.key] = base + (len(SYSTEM_LEAD.split()) if shape.system else 0) + len(shape.tools) // 4
     return Calibration("words", lexicons, opening, bases)

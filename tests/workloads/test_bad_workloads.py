@@ -34,7 +34,7 @@ def said(tmp_path: Path, text: str) -> str:
         ("input-tokens", "input-tokns", ":4: unknown key 'classes.a.input-tokns'; did you mean 'input-tokens'?"),
         ("uniform", "unifrom", ":5: classes.a.output-tokens: unknown distribution 'unifrom'; did you mean 'uniform'?"),
         ("distribution: uniform, ", "", ":5: the key 'classes.a.output-tokens.distribution' is missing; add it"),
-        ("max: 8", "mx: 8", ":5: the key 'classes.a.output-tokens.max' is missing; add it"),
+        ("max: 8", "mx: 8", ":5: unknown key 'classes.a.output-tokens.mx'; did you mean 'max'?"),
         ("min: 4", "min: 40", ":5: classes.a.output-tokens: min 40 is above max 8; swap them"),
         (": 10", ": ten", ":4: classes.a.input-tokens: input should be a valid integer, got 'ten'; mend that value"),
         (": 10", ": true", ":4: classes.a.input-tokens: input should be a valid integer, got True; mend that value"),
@@ -49,6 +49,7 @@ def said(tmp_path: Path, text: str) -> str:
             "name: x\nname: y",
             ":2: not valid YAML: the key 'name' stands twice; keep one of them; mend that line",
         ),
+        ("classes:", "clases:", ":2: unknown key 'clases'; did you mean 'classes'?"),
         ("name: x", "? [a]\n: b", ":1: not valid YAML: a key must be plain text; mend that line"),
     ],
 )
@@ -84,8 +85,42 @@ def test_a_changed_line(tmp_path: Path, old: str, new: str, message: str) -> Non
         ),
         ("trace: {format: azure}", ":4: classes.a.input-tokens: comes from the trace; leave it out"),
         (
+            "trace: {format: azure, labels: {timestamp: t}}",
+            ":6: trace.labels: means nothing to the azure format; leave it out",
+        ),
+        (
+            "    documents: {count: 3, tokens: 4, per-request: 4}",
+            ":6: classes.a.documents.per-request: asks for 4 of 3 documents; lower it",
+        ),
+        (
+            "    documents: {count: 3, tokens: 4, per-request: 3}",
+            (
+                ":4: classes.a.input-tokens: at most 10, but the shared parts and documents alone are 12; "
+                "ask for longer prompts"
+            ),
+        ),
+        ("    turns: {count: 3}", ":6: the key 'classes.a.turns.input-tokens' is missing; add it"),
+        (
+            "    turns: {count: 3, input-tokens: 4, think-time: {distribution: exponentail, mean: 4}}",
+            ":6: classes.a.turns.think-time: unknown distribution 'exponentail'; did you mean 'exponential'?",
+        ),
+        ("    tool-choice: auto", ":6: classes.a.tool-choice: there are no tools to choose; add 'tools'"),
+        (
+            "    tools: [{name: search}]",
+            ":6: classes.a.tools: a tool is written {type: function, function: {name: …, parameters: {…}}}",
+        ),
+        (
+            "    response-format: {type: json_schma}",
+            ":6: classes.a.response-format: type 'json_schma' is unknown; write {type: json_schema, json_schema: {…}}",
+        ),
+        (
+            "    exact-output: true\n    response-format: {type: json_object}",
+            ":6: classes.a.exact-output: a grammar ends the answer where it is whole; leave exact-output out",
+        ),
+        ("    lora: {models: []}", ":6: classes.a.lora.models: needs at least 1, has 0; add to it"),
+        (
             "trace: {format: azur}",
-            ":6: trace.format: input should be 'azure' or 'mooncake', got 'azur'; mend that value",
+            ":6: trace.format: 'azur' is none of its values; did you mean 'azure'?",
         ),
     ],
 )
@@ -114,3 +149,25 @@ def test_a_wrong_name(name: str, message: str) -> None:
 def test_an_unknown_name_far_from_any_lists_the_presets() -> None:
     with pytest.raises(BadInput, match=r"unknown workload 'zzz'; known: azure-code, .*shared-prefix"):
         load_workload("zzz")
+
+
+@pytest.mark.parametrize(
+    ("content", "column", "message"),
+    [
+        (b"10\n20\nten\n", None, "lengths.txt:3: 'ten' is no number of tokens; mend that line"),
+        (b"10\n0\n", None, "lengths.txt:2: 0 is no number of tokens (1 to 10,000,000)"),
+        (b"10\n2.5\n", None, "lengths.txt:2: '2.5' is no whole number of tokens; mend that line"),
+        (b"", None, "lengths.txt: holds no lengths; give a file with one a line"),
+        (b"\xff\xfe\x00", None, "lengths.txt:1: not text; give a file with one length a line"),
+        (b"a,b\n1,2\n", "c", "lengths.txt:1: no column 'c'; it has a, b"),
+        (b"a,b\n1,2\n3\n", "b", "lengths.txt:3: 1 cells, fewer than the header's; mend that line"),
+        (b'{"n": 3}\n{"m": 3}\n', "n", "lengths.txt:2: no key 'n'; mend 'column' or the line"),
+        (None, None, "lengths.txt: No such file or directory; give the path of a file of lengths"),
+    ],
+)
+def test_a_file_of_lengths(tmp_path: Path, content: bytes | None, column: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "lengths.txt").write_bytes(content)
+    asked = "{distribution: empirical, file: lengths.txt" + (f", column: {column}" if column else "") + "}"
+    text = GOOD.replace("input-tokens: 10", f"input-tokens: {asked}")
+    assert said(tmp_path, text) == f":4: classes.a.input-tokens: {tmp_path / message}"

@@ -11,7 +11,8 @@ import pytest
 from tailgate.exits import BadInput
 from tests.workloads.toys import WordTokens
 from workloads import ArrivalSpec, Plan, load_workload, make_plan
-from workloads.sources.trace import open_trace
+from workloads.sources.trace import Trace, open_trace
+from workloads.spec import RequestClass, TraceSource
 
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
@@ -69,7 +70,7 @@ def test_windows_line_ends_blank_lines_and_other_columns(tmp_path: Path) -> None
         "7,2024-05-10 00:00:00.009930+00:00,5,chat\r\n\r\n8,2024-05-10 00:00:01.009930+00:00,6,chat\r\n",
         "GeneratedTokens,TIMESTAMP,ContextTokens,Kind\r\n",
     )
-    source = open_trace(path, "azure", "a")
+    source = Trace(open_trace(path, TraceSource(format="azure")), "a", RequestClass())
     assert [(d.input_tokens, d.output_tokens, d.offset_s) for d in map(source.design, range(2))] == [
         (5, 7, 0.0),
         (6, 8, pytest.approx(1.0)),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
-from workloads.tokens import Message
+from workloads.tokens import Message, Tools
 
 TEMPLATE_TOKENS = 3  # a start, a role and an end for each message; one more for the generation prompt
 
@@ -26,9 +27,10 @@ class WordTokens:
         self.calls += 1
         return 1 + len(self.tokens(text))
 
-    def count_messages(self, messages: Sequence[Message]) -> int | None:
+    def count_messages(self, messages: Sequence[Message], tools: Tools = ()) -> int | None:
         self.calls += 1
-        return 1 + sum(TEMPLATE_TOKENS + len(self.tokens(message["content"])) for message in messages)
+        told = len(self.tokens(json.dumps(list(tools)))) if tools else 0
+        return 1 + told + sum(TEMPLATE_TOKENS + len(self.tokens(message["content"])) for message in messages)
 
 
 class SplitLongWords(WordTokens):
@@ -53,5 +55,5 @@ class MergesAcrossWords(WordTokens):
 class NoTemplate(WordTokens):
     """Knows the tokens but not the chat template."""
 
-    def count_messages(self, messages: Sequence[Message]) -> int | None:
+    def count_messages(self, messages: Sequence[Message], tools: Tools = ()) -> int | None:
         return None

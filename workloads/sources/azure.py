@@ -6,45 +6,17 @@ Source of the format: github.com/Azure/AzurePublicDataset, AzureLLMInferenceData
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable
 from datetime import UTC, datetime
 
-from workloads.sources.rows import Row, RowError
+from workloads.sources.csv_rows import parser
+from workloads.sources.rows import Parse, RowError
 
-_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def azure_rows(header: bytes) -> Callable[[bytes], Row]:
+def azure_rows(header: bytes) -> Parse:
     """The parser of the lines below this header, whatever the columns' order. Raises `RowError`."""
-    names = _cells(header.removeprefix(b"\xef\xbb\xbf"))
-    missing = [column for column in _COLUMNS if column not in names]
-    if missing:
-        raise RowError(f"the column {missing[0]} is missing from the header")
-    time_at, input_at, output_at = (names.index(column) for column in _COLUMNS)
-
-    def parse(line: bytes) -> Row:
-        cells = _cells(line)
-        if len(cells) != len(names):
-            raise RowError(f"{len(cells)} cells where the header has {len(names)}")
-        return Row(
-            _seconds(cells[time_at]),
-            _count(cells[input_at], "ContextTokens"),
-            _count(cells[output_at], "GeneratedTokens"),
-        )
-
-    return parse
-
-
-def _cells(line: bytes) -> list[str]:
-    try:
-        text = line.decode("utf-8").strip()
-        return [cell.strip() for cell in next(csv.reader([text], strict=True), [])]
-    except UnicodeDecodeError:
-        raise RowError("not UTF-8 text") from None
-    except csv.Error as error:
-        raise RowError(f"not CSV: {error}") from None
+    return parser(header, "TIMESTAMP", "ContextTokens", "GeneratedTokens", _seconds)
 
 
 def _seconds(text: str) -> float:
@@ -55,9 +27,3 @@ def _seconds(text: str) -> float:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH).total_seconds()
-
-
-def _count(text: str, column: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise RowError(f"{column}: '{text[:40]}' is no number of tokens")
-    return int(text)
