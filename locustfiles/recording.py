@@ -58,7 +58,7 @@ class Recorder:
         self._journal.append(record)
         self._fresh.append(record)
         if self._outputs is not None and outcome.reading is not None and outcome.reading.text is not None:
-            line = {"index": planned.index, "attempt": attempt, "text": outcome.reading.text}
+            line = {"index": planned.index, "turn": planned.turn, "attempt": attempt, "text": outcome.reading.text}
             self._outputs.write(msgspec.json.encode(line) + b"\n")
         self._rows.enter(record, outcome)
 
@@ -113,6 +113,7 @@ class Recorder:
             in_window=(scheduled_ns or outcome.sent_ns) >= self.window_start_ns,
             coalesced=outcome.late_events,
             attempt=attempt,
+            turn=planned.turn,
             retry_after_s=reading.retry_after_s if reading else None,
             short_output=reading is not None and reading.short_output and not outcome.cancelled,
             notes=reading.notes if reading else (),

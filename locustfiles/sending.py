@@ -14,6 +14,7 @@ from locustfiles.client.clock import Clock
 from locustfiles.client.errors import API_ERROR, CONNECT, EMPTY, RESET, TIMEOUT_CONNECT
 from locustfiles.client.reading import Asked
 from locustfiles.client.stream import Cancelled, Outcome, StreamingClient
+from locustfiles.conversation import next_turn
 from locustfiles.feed import Deal, Feed, Ticket, due_digest_of
 from locustfiles.pacing import Pacer
 from locustfiles.recording import Recorder, crashed
@@ -81,6 +82,7 @@ class Sender:
         self._on_done = on_done
         self._told_done = False
         self._unfinished = 0
+        self._thinking = 0
         self._start_ns = 0
         self._aloft: dict[gevent.Greenlet, int] = {}
         self._in_flight = 0
@@ -131,21 +133,19 @@ class Sender:
         return None
 
     def perform(self, ticket: Ticket, due_s: float | None = None) -> None:
-        """Sends one request, again where it was refused and `retries` allow; returns at its end.
+        """Sends one request, again where it was refused and `retries` allow, and the turns that follow it; returns at
+        the end of the last.
 
-        `due_s` is when it shall leave, in seconds after the start; None for at once.
+        `due_s` is when it shall leave, in seconds after the start; None for at once. Later turns leave when their user
+        has thought, in open loop too.
         """
-        wait_s = _FIRST_WAIT_S
         try:
-            for attempt in range(1 + self._retries):
-                outcome = self._send(ticket, attempt, due_s)
-                if outcome is None or not _may_succeed_later(outcome) or attempt == self._retries:
+            outcome = self._send_until_done(ticket, due_s)
+            while (follows := next_turn(self._plan, ticket, outcome)) is not None:
+                think_s, ticket = follows
+                if not self._think(think_s):
                     return
-                asked_s = outcome.reading.retry_after_s if outcome.reading else None
-                # Coming back earlier than the server asked is no retry it would want; waiting for hours is no load.
-                if (asked_s or 0.0) > _LONGEST_ASKED_S or self.over.wait(wait_s if asked_s is None else asked_s):
-                    return
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                outcome = self._send_until_done(ticket, None)
         finally:
             self._unfinished -= 1
             self._tell_if_done()
@@ -220,7 +220,35 @@ class Sender:
         return health
 
     def _asked_in_flight(self) -> int | None:
-        return None if self.open_loop else self.active_users
+        return None if self.open_loop else self.active_users - self._thinking
+
+    def _send_until_done(self, ticket: Ticket, due_s: float | None) -> Outcome | None:
+        """The last sending's outcome; None where it did not come to one."""
+        wait_s = _FIRST_WAIT_S
+        for attempt in range(1 + self._retries):
+            outcome = self._send(ticket, attempt, due_s)
+            if outcome is None or not _may_succeed_later(outcome) or attempt == self._retries:
+                break
+            asked_s = outcome.reading.retry_after_s if outcome.reading else None
+            # Coming back earlier than the server asked is no retry it would want; waiting for hours is no load.
+            if (asked_s or 0.0) > _LONGEST_ASKED_S or self.over.wait(wait_s if asked_s is None else asked_s):
+                break
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        return outcome
+
+    def _think(self, seconds: float) -> bool:
+        """Waits as a user does who reads an answer, in nobody's place; False where sending ended meanwhile."""
+        self._thinking += 1
+        if self._room is not None:
+            self._room.leave()
+        try:
+            if self.over.wait(seconds):
+                return False
+        finally:
+            self._thinking -= 1
+            if self._room is not None and not self._room.enter(self.over):
+                self._room.squeeze_in()
+        return not self.over.is_set()
 
     def _send(self, ticket: Ticket, attempt: int, due_s: float | None) -> Outcome | None:
         """One sending; None where it did not come to that."""
@@ -230,7 +258,7 @@ class Sender:
             stream=self._stream,
             min_tokens=planned.demanded_tokens,
             max_tokens=planned.output_tokens,
-            keep_text=self._keep_text,
+            keep_text=self._keep_text or not planned.ends,
         )
         scheduled_ns = None
         if due_s is not None and attempt == 0:
@@ -346,6 +374,10 @@ class Room:
                 return False
         self._taken += 1
         return True
+
+    def squeeze_in(self) -> None:
+        """Takes a place where there may be none, for who gives it up at once."""
+        self._taken += 1
 
     def leave(self) -> None:
         self._taken -= 1

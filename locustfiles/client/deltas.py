@@ -109,6 +109,7 @@ class Tally:
     """
 
     __slots__ = (
+        "_calls",
         "answered_end",
         "cached_tokens",
         "failure",
@@ -137,6 +138,7 @@ class Tally:
         self.failure: Failure | None = None
         self.notes: set[str] = set()
         self.texts: dict[int, list[str]] | None = {} if keep_text else None
+        self._calls: dict[int, dict[str, Any]] = {}
         self.take = self._take_responses if responses_api else self._take_chunk
 
     def fail(self, kind: str, message: str) -> None:
@@ -163,6 +165,8 @@ class Tally:
                 self._take_finish(choice.finish_reason, index)
             if self.texts is not None:
                 self._keep_text(index, choice.text, delta.content if delta else None, delta.refusal if delta else None)
+                if delta is not None and delta.tool_calls and not index:
+                    self._keep_calls(delta.tool_calls)
         if visible:
             self.token_ends.append(end)
             counts = self.token_counts
@@ -215,6 +219,8 @@ class Tally:
             if self.texts is not None:
                 message = choice.message or Delta()
                 self._keep_text(choice.index, choice.text, message.content, message.refusal)
+                if message.tool_calls and not choice.index:
+                    self._keep_calls(message.tool_calls)
         if reply.error or reply.object == "error":
             self.fail(API_ERROR, error_message(reply.error or reply.message))
         elif reply.choices is None:
@@ -280,9 +286,34 @@ class Tally:
             self.fail(MALFORMED, problem)
         return None
 
+    @property
+    def tool_calls(self) -> tuple[dict[str, Any], ...]:
+        """The first choice's calls, put together from their parts, in order; empty where nothing is kept."""
+        return tuple(self._calls[index] for index in sorted(self._calls))
+
+    def _keep_calls(self, parts: Any) -> None:
+        """A stream tells a call's id and name first, then its arguments piece by piece (OpenAI's API reference)."""
+        for position, part in enumerate(part for part in _listed(parts) if isinstance(part, dict)):
+            index = part.get("index", position)
+            told = part.get("function")
+            told = told if isinstance(told, dict) else {}
+            if not isinstance(index, int):
+                continue
+            call = self._calls.setdefault(
+                index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+            )
+            call["id"] = call["id"] or part.get("id")
+            for key in ("name", "arguments"):
+                if isinstance(told.get(key), str):
+                    call["function"][key] += told[key]
+
     def _keep_text(self, index: int | None, *parts: Any) -> None:
         assert self.texts is not None
         self.texts.setdefault(index or 0, []).extend(part for part in parts if isinstance(part, str) and part)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _worst(told: str, status: str | None) -> str:

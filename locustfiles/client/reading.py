@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from locustfiles.client.deltas import Tally
 from locustfiles.client.error_bodies import error_in, message_in
@@ -73,6 +74,8 @@ class Reading:
     short_output: bool
     notes: tuple[str, ...]
     text: str | None
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    """Those of the first choice, as OpenAI's messages repeat them; kept where the text is."""
 
     @property
     def ok(self) -> bool:
@@ -195,6 +198,7 @@ class ResponseReading:
             short_output=failure is None and source == "usage" and (tokens or 0) < self._asked.demanded_tokens,
             notes=tuple(sorted(notes)),
             text=self._text(),
+            tool_calls=tally.tool_calls,
         )
 
     @property
