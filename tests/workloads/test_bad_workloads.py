@@ -147,7 +147,7 @@ def test_a_wrong_name(name: str, message: str) -> None:
 
 
 def test_an_unknown_name_far_from_any_lists_the_presets() -> None:
-    with pytest.raises(BadInput, match=r"unknown workload 'zzz'; known: azure-code, .*shared-prefix"):
+    with pytest.raises(BadInput, match=r"unknown workload 'zzz'; known: agent, azure-code, .*structured-output"):
         load_workload("zzz")
 
 
