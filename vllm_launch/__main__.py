@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tailgate.command_line import Parser
-from tailgate.exits import Exit, run_command
-from vllm_launch import effect
-from vllm_launch.config import LaunchConfig, load_config
+from tailgate.exits import BadInput, Exit, run_command
+from vllm_launch import effect, real_parser
+from vllm_launch.config import LaunchConfig, load_config, names
 from vllm_launch.engines import LAUNCHED, command, require_launchable, simulated_flags
 from vllm_launch.experiment_file import load_experiment
 from vllm_launch.launch import LaunchFailed, launch
@@ -46,7 +46,10 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--json", action="store_true", help="print JSON")
         return made
 
+    add("list", _list, "the launch configs that come with the suite")
     check = add("check", _check, "check a config against vLLM's own flags")
+    check.add_argument("--python", metavar="PATH", help="interpreter of the environment whose vLLM is asked")
+    check.add_argument("--recorded", action="store_true", help="ask no installed vLLM, only the recorded flag list")
     show = add("show", _show, "print the exact command and environment of a config")
     for one in (check, show):
         one.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
@@ -77,14 +80,36 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _list(args: argparse.Namespace) -> int:
+    configs = [load_config(name) for name in names()]
+    if args.json:
+        _print([{"name": c.name, "about": c.about, "model": c.model, "device": c.device} for c in configs])
+        return Exit.GOOD
+    width = max(len(config.name) for config in configs)
+    for config in configs:
+        print(f"{config.name:<{width}}  {config.about}")
+    return Exit.GOOD
+
+
 def _check(args: argparse.Namespace) -> int:
     config = load_config(args.config, version=args.vllm)
     effect.effective(config)
     idle = effect.without_effect(config)
+    by = f"the recorded flags of vLLM {config.version}"
+    asked = None if args.recorded or args.vllm else real_parser.installed(config, args.python)
+    if args.python and not asked:
+        raise BadInput(f"there is no Python at {args.python}", "name the environment that has vLLM with --python")
+    if asked:
+        answer = real_parser.ask(asked, [config])
+        by = f"the parser of vLLM {answer.version} installed here"
+        if complaint := answer.complaints[0]:
+            raise BadInput(
+                f"{config.path}: {by} refuses it: {complaint}", "mend that flag, or serve it with another vLLM"
+            )
     if args.json:
-        _print({"config": config.name, "vllm": config.version, "ok": True, "no_effect": idle})
+        _print({"config": config.name, "vllm": config.version, "ok": True, "checked_by": by, "no_effect": idle})
     else:
-        print(f"{config.name}: ok for vLLM {config.version}")
+        print(f"{config.name}: ok for vLLM {config.version} (by {by})")
         for line in idle:
             print(f"  {line}")
     return Exit.GOOD

@@ -1,7 +1,8 @@
 """A launch config: one YAML file that says which model is served on which device with which flags, and why each.
 
 `extends` takes another config (by name, or by path relative to the file) and overrides what it sets anew; a flag set
-to null is taken back to the device's default.
+to null is taken back to the device's default. A goal (`low-ttft`, `low-itl`, `high-throughput`) is laid over a config
+by `FILE.yaml:GOAL`, and over one of the suite's by name: `h100-llama-8b-low-itl` is `h100-llama-8b-baseline` with it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from vllm_launch.docker import Container
 from vllm_launch.flags import DEFAULT_VERSION, FlagList, flag_list
 
 CONFIGS = Path(__file__).parent / "configs"
+GOALS = ("low-ttft", "low-itl", "high-throughput")
+_BASE = "-baseline"
+_WITH_GOAL = re.compile(r"(.*\.ya?ml):([\w-]+)")
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
@@ -68,7 +72,10 @@ class ConfigFile(BaseModel):
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """A config with everything it extends folded in. `args` hold canonical flag names and checked values."""
+    """A config with everything it extends folded in. `args` hold canonical flag names and checked values.
+
+    `path` loads it again; where a goal is laid over a file it ends in `:GOAL`.
+    """
 
     name: str
     path: Path
@@ -104,8 +111,10 @@ def is_secret(variable: str) -> bool:
 
 
 def names() -> list[str]:
-    """The configs that come with the suite."""
-    return sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    """The configs that come with the suite, those made by laying a goal over a baseline among them."""
+    files = {path.stem for path in CONFIGS.glob("*.yaml")}
+    bases = [name.removesuffix(_BASE) for name in files if name.endswith(_BASE) and name != f"cpu-tiny{_BASE}"]
+    return sorted(files | {f"{base}-{goal}" for base in bases for goal in GOALS})
 
 
 def load_config(name_or_path: str, *, version: str | None = None) -> LaunchConfig:
@@ -142,13 +151,18 @@ def _attached(url: str, version: str | None) -> LaunchConfig:
 
 
 def _find(name_or_path: str, base: Path, source: str) -> Path:
-    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
+    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path or _WITH_GOAL.fullmatch(name_or_path):
         return base / name_or_path
     path = CONFIGS / f"{name_or_path}.yaml"
     if path.is_file():
         return path
+    for goal in GOALS:
+        if name_or_path.endswith(f"-{goal}"):
+            under = CONFIGS / f"{name_or_path.removesuffix(f'-{goal}')}{_BASE}.yaml"
+            if under.is_file():
+                return under.with_name(f"{under.name}:{goal}")
     close = difflib.get_close_matches(name_or_path, names(), n=1, cutoff=0.4)
-    mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names())}, or give a path ending in .yaml"
+    mend = f"did you mean '{close[0]}'?" if close else "see: python -m vllm_launch list, or give a path ending in .yaml"
     raise BadInput(f"{source}there is no launch config '{name_or_path}'", mend)
 
 
@@ -156,7 +170,7 @@ def _load(path: Path, version: str | None) -> LaunchConfig:
     chain = _chain(path)
     settings: dict[str, Any] = {"args": {}, "env": {}, "notes": {}}
     for _, file, _ in reversed(chain):
-        for key in ("about", "vllm", "model", "served_model_name", "device", "url", "docker"):
+        for key in ("vllm", "model", "served_model_name", "device", "url", "docker"):
             if (value := getattr(file, key)) is not None and key in file.model_fields_set:
                 settings[key] = value
     named = next(((source, node) for source, file, node in chain if file.vllm), None)
@@ -173,7 +187,7 @@ def _load(path: Path, version: str | None) -> LaunchConfig:
                 settings["args"][flag.name] = flags.value(flag, value, where)
         settings["env"] |= file.env
         settings["notes"] |= file.notes
-    source, _, node = chain[0]
+    source, _, node = next(entry for entry in chain if entry[0].parent.parent.name != "goals")
     if settings.get("url"):
         settings = {"model": "", "device": UNKNOWN, **settings}
     for key in ("model", "device"):
@@ -188,9 +202,9 @@ def _load(path: Path, version: str | None) -> LaunchConfig:
                 "set the flag under 'args:' or remove the note",
             )
     return LaunchConfig(
-        name=path.stem,
+        name=_name(path),
         path=path,
-        about=settings.get("about", ""),
+        about=_about(path, chain),
         version=flags.version,
         model=settings["model"],
         served_model_name=settings.get("served_model_name"),
@@ -214,6 +228,9 @@ def _chain(path: Path) -> list[tuple[Path, ConfigFile, yaml.Node | None]]:
     """The file and all that it extends, child first."""
     chain: list[tuple[Path, ConfigFile, yaml.Node | None]] = []
     while True:
+        path, goal = _split(path)
+        if goal:
+            chain.append(_goal(path, goal))
         data, node = read_yaml(path)
         file = check_model(data, ConfigFile, str(_shown(path)), node)
         chain.append((path, file, node))
@@ -223,6 +240,39 @@ def _chain(path: Path) -> list[tuple[Path, ConfigFile, yaml.Node | None]]:
         path = _find(file.extends, path.parent, f"{where}: ")
         if any(path.resolve() == seen.resolve() for seen, _, _ in chain):
             raise BadInput(f"{where}: '{file.extends}' extends this file again", "break the circle")
+
+
+def _split(path: Path) -> tuple[Path, str | None]:
+    """The file, and the goal that is laid over it."""
+    match = _WITH_GOAL.fullmatch(path.name)
+    return (path.with_name(match[1]), match[2]) if match else (path, None)
+
+
+def _name(path: Path) -> str:
+    file, goal = _split(path)
+    return f"{file.stem.removesuffix(_BASE)}-{goal}" if goal else file.stem
+
+
+def _about(path: Path, chain: list[tuple[Path, ConfigFile, yaml.Node | None]]) -> str:
+    told = [file.about for _, file, _ in chain if file.about]
+    if _split(path)[1] and len(told) > 1:
+        return f"{told[1].partition(', device defaults')[0]}: {told[0][:1].lower()}{told[0][1:]}"
+    return told[0] if told else ""
+
+
+def _goal(path: Path, goal: str) -> tuple[Path, ConfigFile, yaml.Node | None]:
+    """The goal's file for the device of the config in `path`."""
+    if goal not in GOALS:
+        raise BadInput(f"{_shown(path)}: there is no goal '{goal}'", f"known: {', '.join(GOALS)}")
+    device = next((file.device for _, file, _ in _chain(path) if file.device), None)
+    if device is None:
+        raise BadInput(f"{_shown(path)}: names no device, and a goal is met by a device's own flags", "add 'device:'")
+    family = find_device(device, f"{_shown(path)}: device").family
+    found = CONFIGS / "goals" / family / f"{goal}.yaml"
+    if not found.is_file():
+        raise BadInput(f"{_shown(path)}: there are no goals for the device '{device}'", "write the flags yourself")
+    data, node = read_yaml(found)
+    return found, check_model(data, ConfigFile, str(_shown(found)), node), node
 
 
 def _line(node: yaml.Node | None, *keys: str) -> int:

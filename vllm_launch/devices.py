@@ -21,6 +21,10 @@ class Device:
     label: str
     max_num_batched_tokens: int
     max_num_seqs: int
+    family: str
+    """Devices of one family share the goals of `configs/goals/FAMILY/`."""
+    memory_gb: float | None = None
+    """Of one device, as sold; None where it is the machine's."""
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -35,14 +39,14 @@ class Device:
 # Printed by vLLM 0.32 itself for each device name and memory size (EngineArgs.get_batch_defaults): 70 GiB and more
 # gives 8192/1024 unless the name has "a100" in it, 160 GiB and more 16384/1024, everything else 2048/256.
 DEVICES: Mapping[str, Device] = {
-    "h100-sxm": Device("NVIDIA H100 SXM 80 GB", 8192, 1024),
-    "h200-sxm": Device("NVIDIA H200 SXM 141 GB", 8192, 1024),
-    "b200": Device("NVIDIA B200", 16384, 1024),
-    "a100-sxm": Device("NVIDIA A100 SXM 80 GB", 2048, 256),
-    "l40s": Device("NVIDIA L40S 48 GB", 2048, 256),
-    "a10g": Device("NVIDIA A10G 24 GB", 2048, 256),
-    "t4": Device("NVIDIA T4 16 GB", 2048, 256),
-    "cpu": Device("CPU", 2048, 128),
+    "h100-sxm": Device("NVIDIA H100 SXM 80 GB", 8192, 1024, "hopper", 80),
+    "h200-sxm": Device("NVIDIA H200 SXM 141 GB", 8192, 1024, "hopper", 141),
+    "b200": Device("NVIDIA B200", 16384, 1024, "blackwell", 180),
+    "a100-sxm": Device("NVIDIA A100 SXM 80 GB", 2048, 256, "ampere", 80),
+    "l40s": Device("NVIDIA L40S 48 GB", 2048, 256, "ada", 48),
+    "a10g": Device("NVIDIA A10G 24 GB", 2048, 256, "small", 24),
+    "t4": Device("NVIDIA T4 16 GB", 2048, 256, "small", 16),
+    "cpu": Device("CPU", 2048, 128, "cpu"),
 }
 
 # Where nothing is known of an engine but its address.

@@ -46,11 +46,12 @@ _LOG_SETTING = re.compile(r"(\w+)=(None|True|False|-?[\d.]+|[\w.]+)(?=, |$)")
 @dataclass(frozen=True)
 class EngineConfig:
     """`effective` by flag name; `kv_cache`: blocks, block_tokens, tokens, bytes, max_concurrency, those that it told;
-    `sources` says where they were read, `version` what the log calls itself.
+    `cache_config`: vLLM's own labels of its cache; `sources`: where all that was read; `version`: the log's.
     """
 
     effective: Mapping[str, Any] = field(default_factory=dict)
     kv_cache: Mapping[str, float] = field(default_factory=dict)
+    cache_config: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     version: str | None = None
 
@@ -83,7 +84,8 @@ def read(url: str, log: Path | None, config: LaunchConfig, engine: str) -> Engin
     effective: dict[str, Any] = {}
     for _, part in found:
         effective |= part
-    return EngineConfig(dict(sorted(effective.items())), kv, tuple(source for source, part in found if part), version)
+    sources = tuple(source for source, part in found if part)
+    return EngineConfig(dict(sorted(effective.items())), kv, cache, sources, version)
 
 
 def read_log(text: str, flags: FlagList) -> tuple[dict[str, Any], dict[str, float], str | None]:

@@ -35,6 +35,7 @@ def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> d
         "said_version": running.version or ({"version": said.version} if said.version else {}),
         "effective": dict(said.effective),
         "kv_cache": dict(said.kv_cache),
+        "cache_config": dict(said.cache_config),
         "read_from": list(said.sources),
         "warm_up": running.warm_up.to_dict() if running.warm_up else None,
         "prefix_cache": running.prefix_cache,

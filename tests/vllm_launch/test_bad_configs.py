@@ -9,7 +9,6 @@ import pytest
 from tailgate.exits import run_command
 from tests.vllm_launch.commands import launch
 from vllm_launch.__main__ import main
-from vllm_launch.config import names
 
 NO_SUCH = "vllm serve 0.32 has no such flag"
 
@@ -196,7 +195,7 @@ def test_an_unknown_config_names_the_nearest_or_all() -> None:
     )
     far = launch("check", "zzz")
     assert far.code == 2
-    assert all(name in far.err for name in names())
+    assert "see: python -m vllm_launch list" in far.err
     missing = launch("check", "none/c.yaml")
     assert (missing.code, missing.err) == (
         2,

@@ -37,7 +37,7 @@ def test_check_says_ok_and_what_has_no_effect(tmp_path: Path) -> None:
     ended = launch("check", "c.yaml", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
-        "c: ok for vLLM 0.32\n"
+        "c: ok for vLLM 0.32 (by the recorded flags of vLLM 0.32)\n"
         "  sets max-num-batched-tokens to 8192, which is the default on this device: no effect\n"
         "  sets enable-prefix-caching to on, which is the default on this device: no effect\n"
     )
