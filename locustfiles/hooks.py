@@ -28,6 +28,8 @@ from locustfiles.options import add_options
 from locustfiles.settings import ApiKey, chosen, read_settings
 from locustfiles.web import Admission, announce_starts
 from tailgate.exits import BadInput, Exit
+from workloads import open_replayed
+from workloads.tokenizer_file import TokenizerFile
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,11 @@ def _check(options: Any) -> None:
     try:
         settings = read_settings(chosen(options))
         settings.tls.context()
+        if not options.worker:
+            # Before the fork, so that workers have what was read.
+            open_replayed(settings.workload, settings.trace)
+            if settings.tokenizer:
+                TokenizerFile(settings.tokenizer)
         _key = ApiKey.find(getattr(options, "api_key_file", None))
         _check_ports(options)
         # A master of workers elsewhere asks at the start of the run: until they have connected it cannot dismiss them.

@@ -7,7 +7,7 @@ Knows nothing of Locust or HTTP and imports nothing of this suite but `tailgate`
 from workloads.arrivals import ArrivalSpec
 from workloads.bodies import Answer
 from workloads.library import load_workload, preset_names
-from workloads.plan import Plan, PlannedRequest, calibrate_for, make_plan
+from workloads.plan import Plan, PlannedRequest, calibrate_for, make_plan, open_replayed
 from workloads.spec import Workload
 from workloads.tokens import Calibration, TokenCounter
 
@@ -22,5 +22,6 @@ __all__ = [
     "calibrate_for",
     "load_workload",
     "make_plan",
+    "open_replayed",
     "preset_names",
 ]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tailgate.command_line import Parser
-from tailgate.exits import BadInput, Exit, run_command
+from tailgate.exits import Exit, run_command
 from workloads.library import load_workload, preset_names
-from workloads.plan import Plan, make_plan, replay_of
+from workloads.plan import Plan, make_plan, open_replayed
 from workloads.show import (
     describe,
     describe_arrivals,
@@ -21,8 +21,6 @@ from workloads.show import (
     render_request,
     render_trace,
 )
-from workloads.sources.past_run import PastRun, Replay
-from workloads.sources.trace import TraceFile, open_trace
 from workloads.spec import Workload
 from workloads.tokenizer_file import TokenizerFile
 
@@ -95,7 +93,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     workload = load_workload(arguments.workload)
     facts, text = describe(workload), render(workload)
-    file = _trace(workload, arguments.trace)
+    file = open_replayed(workload, arguments.trace)
     if file is not None:
         facts["trace"] = describe_trace(file, next(iter(workload.classes.values())))
         text += "\n" + render_trace(facts["trace"])
@@ -111,7 +109,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     workload = load_workload(arguments.workload)
-    file = _trace(workload, arguments.trace)
+    file = open_replayed(workload, arguments.trace)
     rows = file.length if file is not None else None
     if arguments.json:
         _print_json({"ok": True, "name": workload.name, "classes": list(workload.classes), "trace_rows": rows})
@@ -160,21 +158,6 @@ def _request_json(plan: Plan, index: int) -> dict[str, Any]:
         "scheduled_s": request.scheduled_s,
         "body": json.loads(request.body),
     }
-
-
-def _trace(workload: Workload, path: Path | None) -> TraceFile | Replay | None:
-    """The file that the workload replays, checked; None where it replays none, or none was named."""
-    source = workload.trace
-    if source is None:
-        if path is not None:
-            raise BadInput(f"workload {workload.name} takes no trace", "leave out --trace")
-        return None
-    found = path or (Path(source.file) if source.file else None)
-    if found is None:
-        return None
-    if source.format == "run":
-        return replay_of(PastRun(found))
-    return open_trace(found, source)
 
 
 def _count(text: str) -> int:

@@ -18,7 +18,7 @@ from workloads.schedule import Schedule, make_schedule
 from workloads.sources import Design, Source
 from workloads.sources.mix import Mix
 from workloads.sources.past_run import PastRun, Replay
-from workloads.sources.trace import CHARACTERS_PER_TOKEN, Trace, measured_characters, open_trace
+from workloads.sources.trace import CHARACTERS_PER_TOKEN, Trace, TraceFile, measured_characters, open_trace
 from workloads.spec import RequestClass, Workload
 from workloads.tokens import Calibration, Shape, TokenCounter, calibrate
 
@@ -280,6 +280,23 @@ def replay_of(past: PastRun, calibration: Calibration | None = None) -> Replay:
     """The past run's requests; the calibration only says how long answers to recorded texts are."""
     known = calibration or past.calibration or calibrate_for(past.workload, None, past.trace)
     return Replay(past, lambda run: _source_of(run.workload, run.seed, run.trace, known))
+
+
+def open_replayed(workload: Workload, trace: Path | None) -> TraceFile | Replay | None:
+    """What the workload replays, checked from end to end; None where it replays nothing, or no file was named.
+
+    Raises `BadInput` naming the file, and the line at fault. A process keeps what it has checked, so that workers that
+    are forked from it need not check again.
+    """
+    source = workload.trace
+    if source is None:
+        if trace is not None:
+            raise BadInput(f"workload {workload.name} takes no trace", "leave out --trace")
+        return None
+    if trace is None and source.file is None:
+        return None
+    path = _trace_path(workload, trace)
+    return replay_of(PastRun(path)) if source.format == "run" else open_trace(path, source)
 
 
 def make_plan(

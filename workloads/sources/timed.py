@@ -16,7 +16,7 @@ from workloads.sources.rows import Parse, Row, RowError, plain
 from workloads.spec import TraceLabels
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
-_Hash = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_MASK64 = (1 << 64) - 1
 
 
 def timed_rows(seconds_per_unit: float, labels: TraceLabels) -> Parse:
@@ -25,7 +25,7 @@ def timed_rows(seconds_per_unit: float, labels: TraceLabels) -> Parse:
         ("timestamp", Annotated[float, msgspec.Meta(ge=0)]),
         ("input_length", _Count),
         ("output_length", _Count),
-        ("hash_ids", tuple[_Hash, ...] | None, None),
+        ("hash_ids", tuple[int, ...] | None, None),
     ]
     line: Any = msgspec.defstruct("Line", fields, rename=labels.model_dump())
     decode = msgspec.json.Decoder(line).decode
@@ -35,6 +35,8 @@ def timed_rows(seconds_per_unit: float, labels: TraceLabels) -> Parse:
             item: Any = decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RowError(plain(error)) from None
-        return Row(item.timestamp * seconds_per_unit, item.input_length, item.output_length, item.hash_ids)
+        # Hashes may be signed or not; what counts is which are the same.
+        blocks = None if item.hash_ids is None else tuple([number & _MASK64 for number in item.hash_ids])
+        return Row(item.timestamp * seconds_per_unit, item.input_length, item.output_length, blocks)
 
     return parse
