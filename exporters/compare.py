@@ -333,19 +333,28 @@ def _per_s(side: Sequence[Blocks], what: str) -> float:
 
 def _judge(comparison: Comparison) -> None:
     for gated in (True, False):
-        family = [m for m in comparison.metrics if m.gated == gated and m.effect is not None]
-        p_so_far = 0.0
-        ordered = sorted(family, key=lambda m: m.effect.p_value if m.effect else 1.0)
-        for rank, figure in enumerate(ordered):
-            assert figure.effect is not None
-            p_so_far = max(p_so_far, min(1.0, figure.effect.p_value * (len(ordered) - rank)))
-            figure.p_adjusted = p_so_far
-            _give_verdict(figure, figure.effect, comparison, len(ordered))
+        judge_family([(comparison, m) for m in comparison.metrics if m.gated == gated and m.effect is not None])
 
 
-def _give_verdict(figure: MetricComparison, effect: Effect, comparison: Comparison, family: int) -> None:
+def judge_family(family: Sequence[tuple[Comparison, MetricComparison]], confidence: float = CONFIDENCE) -> None:
+    """Gives each figure (of the comparison beside it) its interval and a verdict, all of them corrected for together.
+
+    Figures without an effect keep what they have.
+    """
+    p_so_far = 0.0
+    judged = [(c, m, m.effect) for c, m in family if m.effect is not None]
+    ordered = sorted(judged, key=lambda item: item[2].p_value)
+    for rank, (comparison, figure, effect) in enumerate(ordered):
+        p_so_far = max(p_so_far, min(1.0, effect.p_value * (len(ordered) - rank)))
+        figure.p_adjusted = p_so_far
+        _give_verdict(figure, effect, comparison, len(ordered), confidence)
+
+
+def _give_verdict(
+    figure: MetricComparison, effect: Effect, comparison: Comparison, family: int, confidence: float
+) -> None:
     margin = ERROR_MARGIN if figure.is_difference else math.log1p(comparison.margin)
-    half = effect.half_width(CONFIDENCE)
+    half = effect.half_width(confidence)
     bounds = effect.estimate - half, effect.estimate + half
     shown = [x if figure.is_difference else _exp(x) for x in (effect.estimate, *bounds)]
     figure.ratio, figure.low, figure.high = shown

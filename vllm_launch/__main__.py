@@ -65,11 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=_port, default=8000)
     serve.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
     experiment = add(
-        "experiment", _experiment, "run an experiment: two configs, interleaved, with a verdict and a report"
+        "experiment", _experiment, "run an experiment: compare, ablation or sweep, with a verdict or table and a report"
     )
     experiment.add_argument("file", metavar="FILE", help="experiment file, or a name (see vllm_launch/experiments/)")
     experiment.add_argument("--results", type=Path, default=Path("results"), metavar="DIR")
     experiment.add_argument("--dry-run", action="store_true", help="say what would run, and for how long")
+    experiment.add_argument("--resume", type=Path, metavar="DIR", help="go on with an experiment that was broken off")
     experiment.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
     return parser
 
@@ -182,7 +183,7 @@ def _serve_simulated(config: LaunchConfig, host: str, port: int) -> None:
 def _experiment(args: argparse.Namespace) -> int:
     experiment = load_experiment(args.file)
     require_runnable(experiment, args.python)
-    planned = plan(experiment)
+    planned = plan(experiment, args.resume)
     if args.dry_run:
         _print(planned) if args.json else print(plan_text(planned))
         return Exit.GOOD
@@ -193,7 +194,11 @@ def _experiment(args: argparse.Namespace) -> int:
 
     with tidy_on_signals():
         result = run_experiment(
-            experiment, args.results, python=args.python, say=(lambda text: None) if args.json else print
+            experiment,
+            args.results,
+            python=args.python,
+            resume=args.resume,
+            say=(lambda text: None) if args.json else print,
         )
     if args.json:
         _print(result.to_dict())

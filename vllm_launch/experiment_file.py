@@ -1,21 +1,34 @@
-"""An experiment file: two launch configs, one load, an order of legs, and what is to be judged."""
+"""An experiment file: which configs run under which load, in which order, and what is to be judged.
+
+Three kinds: `compare` (two configs, A B B A), `ablation` (a baseline, each change of it alone, all of them together)
+and `sweep` (a grid over flags and over load). All of them come down to a list of legs, one load test each.
+"""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tailgate.exits import BadInput
-from tailgate.yaml_file import read_model
+from tailgate.objectives import parse_objectives
+from tailgate.yaml_file import check_model, read_yaml
 from vllm_launch.config import LaunchConfig, is_url, load_config
+from vllm_launch.effect import differences
+from vllm_launch.variants import checked_changes, variant, variant_name
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
+BASELINE, TOGETHER = "baseline", "all-together"
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?$")
+
+Users = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
 
 
 def seconds(text: str | float) -> float:
@@ -27,38 +40,50 @@ def seconds(text: str | float) -> float:
     return hours * 3600 + minutes * 60 + rest
 
 
-class ExperimentFile(BaseModel):
-    """The file as written."""
+class LoadTestFile(BaseModel):
+    """What every file that runs load tests says, experiments and searches alike."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
 
     about: str = ""
     engine: Literal["simulated", "vllm", "docker", "attach"] = "vllm"
     baseline: str = Field(description="launch config, by name or path relative to this file")
-    candidate: str
     workload: str = Field(description="workload preset, or path relative to this file")
-    users: Annotated[int, Field(ge=1)] | None = Field(None, description="closed loop: streams in flight")
-    request_rate: Annotated[float, Field(gt=0)] | None = Field(None, description="open loop: Poisson, requests/s")
     run_time: float = Field(description="length of a leg, warm-up included; 90s, 2m")
     warm_up: float = Field(5.0, description="left out of every figure")
     workers: Annotated[int, Field(ge=1, le=256)] = 2
-    order: str = Field("ABBA", description="legs of one round: A is the baseline, B the candidate")
-    rounds: Annotated[int, Field(ge=1, le=100)] = 1
     seed: Annotated[int, Field(ge=0)] = 1
-    margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    gate: list[str] = ["ttft_p95", "itl_p95"]
+    slo: str | None = Field(None, description="objectives, like ttft_p95<1s,itl_p95<100ms; else the workload's own")
+    gpu_hour_price: Annotated[float, Field(gt=0)] | None = Field(None, description="of one GPU, in dollars")
 
     @field_validator("run_time", "warm_up", mode="before")
     @classmethod
     def _seconds(cls, value: str | float) -> float:
         return seconds(value)
 
-    @field_validator("order")
+    @field_validator("slo")
     @classmethod
-    def _both_sides(cls, value: str) -> str:
-        if set(value) != {"A", "B"} or value.count("A") != value.count("B"):
-            raise ValueError(f"'{value}' does not run both sides equally often; write it like ABBA")
+    def _objectives(cls, value: str | None) -> str | None:
+        if value:
+            try:
+                parse_objectives(value, "slo")
+            except BadInput as error:
+                raise ValueError(str(error)) from None
         return value
+
+    @model_validator(mode="after")
+    def _something_is_measured(self) -> LoadTestFile:
+        if self.warm_up >= self.run_time:
+            raise ValueError(f"'warm-up' ({self.warm_up:g} s) leaves nothing of 'run-time' ({self.run_time:g} s)")
+        return self
+
+
+class ExperimentFile(LoadTestFile):
+    """What all kinds of experiment have in common."""
+
+    rounds: Annotated[int, Field(ge=1, le=100)] = 1
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    gate: list[str] = ["ttft_p95", "itl_p95"]
 
     @field_validator("gate")
     @classmethod
@@ -72,68 +97,215 @@ class ExperimentFile(BaseModel):
                 raise ValueError(f"unknown metric '{name}'; {mend}")
         return value
 
+
+class _OneLoad(ExperimentFile):
+    users: Users | None = Field(None, description="closed loop: streams in flight")
+    request_rate: Rate | None = Field(None, description="open loop: Poisson, requests/s")
+
     @model_validator(mode="after")
-    def _one_load(self) -> ExperimentFile:
+    def _one_load(self) -> _OneLoad:
         if (self.users is None) == (self.request_rate is None):
             raise ValueError("give either 'users' (closed loop) or 'request-rate' (open loop)")
-        if self.warm_up >= self.run_time:
-            raise ValueError(f"'warm-up' ({self.warm_up:g} s) leaves nothing of 'run-time' ({self.run_time:g} s)")
         return self
+
+
+class CompareFile(_OneLoad):
+    """Two configs, interleaved."""
+
+    kind: Literal["compare"] = "compare"
+    candidate: str
+    order: str = Field("ABBA", description="legs of one round: A is the baseline, B the candidate")
+
+    @field_validator("order")
+    @classmethod
+    def _both_sides(cls, value: str) -> str:
+        if set(value) != {"A", "B"} or value.count("A") != value.count("B"):
+            raise ValueError(f"'{value}' does not run both sides equally often; write it like ABBA")
+        return value
+
+
+class AblationFile(_OneLoad):
+    """A baseline, each changed flag alone, and all of them together."""
+
+    kind: Literal["ablation"]
+    candidate: str | None = Field(None, description="launch config whose differences from the baseline are the changes")
+    changes: dict[str, Any] = Field({}, description="flags and the values they are changed to, each alone")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> AblationFile:
+        if (self.candidate is None) == (not self.changes):
+            raise ValueError("give either 'changes' (flag: value) or a 'candidate' whose differences are the changes")
+        return self
+
+
+class SweepLoad(BaseModel):
+    """The loads of a sweep, of one kind."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
+
+    users: list[Users] = Field([], description="closed loop: streams in flight")
+    request_rate: list[Rate] = Field([], description="open loop: Poisson, requests/s")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> SweepLoad:
+        if bool(self.users) == bool(self.request_rate):
+            raise ValueError("give a list of either 'users' (closed loop) or 'request-rate' (open loop)")
+        return self
+
+
+class SweepFile(ExperimentFile):
+    """Every combination of flag values under every load."""
+
+    kind: Literal["sweep"]
+    flags: dict[str, list[Any]] = Field({}, description="flag: the values it takes; none: the baseline alone")
+    load: SweepLoad
+
+
+KINDS: dict[str, type[CompareFile] | type[AblationFile] | type[SweepFile]] = {
+    "compare": CompareFile,
+    "ablation": AblationFile,
+    "sweep": SweepFile,
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One config of an experiment; `changes` are the flags in which it was changed from the baseline."""
+
+    name: str
+    config: LaunchConfig
+    changes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Leg:
-    """One run of one side. Repeat i of either side has the same seed: both sides see the same requests."""
+    """One load test of one arm. Repeat i of every arm has the same seed: all of them see the same requests."""
 
     name: str
     side: str
     config: LaunchConfig
     seed: int
+    users: int | None = None
+    request_rate: float | None = None
+
+    @property
+    def load(self) -> str:
+        """The load in words."""
+        return load_text(self.users, self.request_rate)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment, its configs loaded."""
+    """A checked experiment, its configs loaded; the first of `arms` is the baseline."""
 
     name: str
     path: Path
-    file: ExperimentFile
-    baseline: LaunchConfig
-    candidate: LaunchConfig
+    file: CompareFile | AblationFile | SweepFile
+    arms: tuple[Arm, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.file.kind
 
     @property
     def legs(self) -> list[Leg]:
         """Every leg in the order in which they run."""
-        order = self.file.order * self.file.rounds
-        found: list[Leg] = []
-        for number, side in enumerate(order, start=1):
-            repeat = order[:number].count(side)
-            config = self.baseline if side == "A" else self.candidate
-            found.append(Leg(f"{number}-{side}{repeat}", side, config, self.file.seed + repeat - 1))
-        return found
+        return list(_legs(self))
 
     @property
     def workload(self) -> str:
-        """The workload as Locust takes it: a preset's name, or a path that does not depend on where one stands."""
-        named = self.file.workload
-        is_path = named.endswith((".yaml", ".yml")) or "/" in named
-        return str((self.path.parent / named).resolve()) if is_path else named
+        """The workload as Locust takes it."""
+        return beside(self.file.workload, self.path, resolve=True)
+
+
+def load_text(users: int | None, request_rate: float | None) -> str:
+    """`32 users` or `2.5 requests/s`."""
+    return f"{users} users" if users else f"{request_rate:g} requests/s"
 
 
 def load_experiment(name_or_path: str) -> Experiment:
     """The experiment by name (those that come with the suite) or path. Raises `BadInput`."""
-    path = _find(name_or_path)
-    file = read_model(path, ExperimentFile)
-    return Experiment(
-        name=path.stem,
-        path=path,
-        file=file,
-        baseline=load_config(_relative(file.baseline, path)),
-        candidate=load_config(_relative(file.candidate, path)),
-    )
+    path = find_file(name_or_path, "experiment")
+    data, node = read_yaml(path)
+    kind = data.get("kind", "compare") if isinstance(data, dict) else "compare"
+    if kind not in KINDS:
+        close = difflib.get_close_matches(str(kind), KINDS, n=1)
+        mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(KINDS)}"
+        raise BadInput(f"{path}: kind: there is no kind of experiment '{kind}'", mend)
+    file = check_model(data, KINDS[kind], str(path), node)
+    baseline = load_config(beside(file.baseline, path))
+    return Experiment(path.stem, path, file, tuple(_arms(file, baseline, path)))
 
 
-def _find(name_or_path: str) -> Path:
+def _arms(file: CompareFile | AblationFile | SweepFile, baseline: LaunchConfig, path: Path) -> Iterator[Arm]:
+    if isinstance(file, CompareFile):
+        yield Arm("A", baseline, {})
+        candidate = load_config(beside(file.candidate, path))
+        yield Arm("B", candidate, {})
+    elif isinstance(file, AblationFile):
+        changes = checked_changes(baseline, file.changes, f"{path}: changes")
+        if file.candidate:
+            changes = _changes_of(baseline, load_config(beside(file.candidate, path)))
+        yield Arm(BASELINE, baseline, {})
+        for flag, value in changes.items():
+            yield Arm(flag, variant(baseline, {flag: value}), {flag: value})
+        if len(changes) > 1:
+            yield Arm(TOGETHER, variant(baseline, changes), changes)
+    else:
+        for changes in grid(baseline, file.flags, f"{path}: flags"):
+            yield Arm(variant_name(changes) or BASELINE, variant(baseline, changes), changes)
+
+
+def grid(baseline: LaunchConfig, flags: Mapping[str, list[Any]], where: str) -> list[dict[str, Any]]:
+    """Every combination of the flags' values, checked. Raises `BadInput`."""
+    for flag, values in flags.items():
+        if not values:
+            raise BadInput(f"{where}.{flag}: no values", "list at least one, or leave the flag out")
+    combined = itertools.product(*flags.values())
+    return [checked_changes(baseline, dict(zip(flags, values, strict=True)), where) for values in combined]
+
+
+def _changes_of(baseline: LaunchConfig, candidate: LaunchConfig) -> dict[str, Any]:
+    """The flags that a candidate sets otherwise, with an effect. Raises `BadInput` where more than flags differ."""
+    changes = {}
+    for difference in differences(baseline, candidate):
+        if difference.flag in candidate.args or difference.flag in baseline.args:
+            changes[difference.flag] = candidate.args.get(difference.flag)
+        elif difference.flag in ("model", "device", "vllm") or difference.flag.startswith("env "):
+            raise BadInput(
+                f"{candidate.name} differs from {baseline.name} in {difference.flag}, which is no flag to be changed "
+                "alone",
+                "use kind: compare, or name flags under 'changes'",
+            )
+    return changes
+
+
+def _legs(experiment: Experiment) -> Iterator[Leg]:
+    file, arms = experiment.file, {arm.name: arm for arm in experiment.arms}
+    numbers = itertools.count(1)
+    if isinstance(file, CompareFile):
+        order = file.order * file.rounds
+        for number, side in enumerate(order, start=1):
+            repeat = order[:number].count(side)
+            seed = file.seed + repeat - 1
+            yield Leg(f"{number}-{side}{repeat}", side, arms[side].config, seed, file.users, file.request_rate)
+        return
+    loads: list[tuple[int | None, float | None]]
+    if isinstance(file, AblationFile):
+        loads = [(file.users, file.request_rate)]
+    else:
+        loads = [(users, None) for users in file.load.users] or [(None, rate) for rate in file.load.request_rate]
+    points = [(arm, load) for arm in experiment.arms for load in loads]
+    for repeat in range(file.rounds):
+        # There and back again: a drift of the machine hits first and last alike.
+        for arm, (users, rate) in points if repeat % 2 == 0 else reversed(points):
+            at = "" if len(loads) == 1 else f"-u{users}" if users else f"-r{rate:g}"
+            name = f"{next(numbers)}-{arm.name}{at}-{repeat + 1}"
+            yield Leg(name, arm.name, arm.config, file.seed + repeat, users, rate)
+
+
+def find_file(name_or_path: str, what: str) -> Path:
+    """A file of `experiments/` by name, or any by path. Raises `BadInput` with the nearest name."""
     if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
         return Path(name_or_path)
     path = EXPERIMENTS / f"{name_or_path}.yaml"
@@ -142,10 +314,12 @@ def _find(name_or_path: str) -> Path:
     known = sorted(found.stem for found in EXPERIMENTS.glob("*.yaml"))
     close = difflib.get_close_matches(name_or_path, known, n=1, cutoff=0.4)
     mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}, or give a path ending in .yaml"
-    raise BadInput(f"there is no experiment '{name_or_path}'", mend)
+    raise BadInput(f"there is no {what} '{name_or_path}'", mend)
 
 
-def _relative(config: str, experiment: Path) -> str:
-    if not is_url(config) and (config.endswith((".yaml", ".yml")) or "/" in config):
-        return str(experiment.parent / config)
-    return config
+def beside(named: str, file: Path, resolve: bool = False) -> str:
+    """A name as it stands, a path relative to `file`; `resolve`: one that does not depend on where one stands."""
+    if is_url(named) or not (named.endswith((".yaml", ".yml")) or "/" in named):
+        return named
+    path = file.parent / named
+    return str(path.resolve() if resolve else path)

@@ -23,7 +23,10 @@ _NOT_INHERITED = ("LOCUST_",)
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent and for how long. `users` is a closed loop's, `request_rate` (per second) a Poisson schedule's."""
+    """What is sent and for how long. `users` is a closed loop's, `request_rate` (per second) a Poisson schedule's.
+
+    `slo` replaces the workload's own objectives.
+    """
 
     workload: str
     users: int | None
@@ -32,6 +35,7 @@ class Load:
     warm_up_s: float
     seed: int
     workers: int
+    slo: str | None = None
 
 
 def options(load: Load, url: str, label: str, results: Path) -> list[str]:
@@ -41,6 +45,8 @@ def options(load: Load, url: str, label: str, results: Path) -> list[str]:
     words += ["--workload", load.workload, "--warmup", f"{load.warm_up_s:g}", "--seed", str(load.seed)]
     if load.request_rate is not None:
         words += ["--arrival", "poisson", "--request-rate", f"{load.request_rate:g}"]
+    if load.slo is not None:
+        words += ["--slo", load.slo]
     return [*words, "--label", label, "--results", str(results)]
 
 

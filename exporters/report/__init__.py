@@ -27,7 +27,7 @@ def write_report(
     """
     from exporters.report.page import render
 
-    _write(Path(path), render(list(base), list(candidate), comparison, command))
+    write_page_text(Path(path), render(list(base), list(candidate), comparison, command))
 
 
 def write_markdown(
@@ -36,10 +36,16 @@ def write_markdown(
     """Writes the same in short as Markdown, for a pull request. Raises `BadInput` as `write_report`."""
     from exporters.report.markdown import markdown
 
-    _write(Path(path), markdown(list(base), list(candidate), comparison))
+    write_page_text(Path(path), markdown(list(base), list(candidate), comparison))
 
 
-def _write(path: Path, text: str) -> None:
+def style_sheet() -> str:
+    """The style of every page, its colours as CSS variables that plots take theirs from."""
+    return Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+
+
+def write_page_text(path: Path, text: str) -> None:
+    """Writes a page in one step. Raises `BadInput` where the file cannot be written."""
     try:
         replace_file(path, text.encode("utf-8"))
     except OSError as error:

@@ -22,7 +22,7 @@ from exporters.run import Run
 # Stand-ins that are replaced by the page's CSS variables once drawn.
 INK, MUTED, GRID, BASE, CANDIDATE = "#010101", "#020202", "#030303", "#040404", "#050505"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--rule", BASE: "--base", CANDIDATE: "--candidate"}
-_STYLE: Any = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 10.5,
@@ -61,8 +61,8 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
 
     Solid as far as ten observations lie beyond, dotted from there to the longest one; thin lines are single runs.
     """
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": f"quantiles {metric}"}):
-        figure, axes = _axes(5.4, 3.3)
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": f"quantiles {metric}"}):
+        figure, axes = axes_of(5.4, 3.3)
         most = 0
         for curve in curves:
             values = _pooled(curve.runs, metric)
@@ -82,7 +82,7 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
         axes.set_xlim(left=0.02)
         axes.set_title(f"{name} by quantile")
         axes.set_ylabel("ms, log scale")
-        return _svg(figure, f"{name} by quantile, both sides")
+        return svg(figure, f"{name} by quantile, both sides")
 
 
 def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None:
@@ -94,8 +94,8 @@ def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | 
     low = min(float(np.quantile(values, 0.001)) for values, _ in pooled)
     high = max(float(values.max()) for values, _ in pooled)
     edges = np.geomspace(low * 0.98, max(high * 1.02, low * 1.2), 90)
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": f"distribution {metric}"}):
-        figure, axes = _axes(5.4, 3.3)
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": f"distribution {metric}"}):
+        figure, axes = axes_of(5.4, 3.3)
         for values, colour in pooled:
             share = np.histogram(values, edges)[0] / values.size
             axes.stairs(share, edges, fill=True, color=colour, alpha=0.16, linewidth=0)
@@ -109,7 +109,7 @@ def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | 
         axes.set_title(f"{name} distribution")
         axes.set_xlabel("ms, log scale")
         axes.set_ylabel("share, log scale")
-        return _svg(figure, f"Distribution of {name}, both sides")
+        return svg(figure, f"Distribution of {name}, both sides")
 
 
 def time_plot(curves: Sequence[Curve]) -> str | None:
@@ -121,7 +121,7 @@ def time_plot(curves: Sequence[Curve]) -> str | None:
     rows = [row for row in _ROWS if any(row[1](run)[0].size for run, _ in runs)]
     if not rows:
         return None
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "engine"}):
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": "engine"}):
         figure = Figure(figsize=(11, 1.55 * len(rows)), layout="constrained")
         panels = np.atleast_1d(figure.subplots(len(rows), 1, sharex=True))
         for panel, (title, read, is_share) in zip(panels, rows, strict=True):
@@ -133,10 +133,11 @@ def time_plot(curves: Sequence[Curve]) -> str | None:
                 panel.yaxis.set_major_formatter(lambda share, _: f"{share * 100:.3g} %")
         panels[-1].set_xlabel("seconds since the warm-up ended")
         panels[-1].set_xlim(0, max(run.window.seconds for run, _ in runs))
-        return _svg(figure, "Client and engine over time")
+        return svg(figure, "Client and engine over time")
 
 
-def _axes(width: float, height: float) -> tuple[Figure, Any]:
+def axes_of(width: float, height: float) -> tuple[Figure, Any]:
+    """An empty figure of that size in inches, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
@@ -213,7 +214,7 @@ _ROWS: tuple[tuple[str, Callable[[Run], tuple[Floats, Floats]], bool], ...] = (
 )
 
 
-def _svg(figure: Figure, description: str) -> str:
+def svg(figure: Figure, description: str) -> str:
     """The figure as an SVG element: colours by CSS variable, scaled by the page, described for screen readers."""
     figure.patch.set_alpha(0)
     for axes in figure.axes:

@@ -9,6 +9,7 @@ come when they come). Both are exact: nothing is sampled, nothing waits.
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 import sys
 import time
@@ -96,6 +97,22 @@ def closed_loop(
         if asked < total:
             run.arrive(run.now, ask(asked))
             asked += 1
+
+    return run.until_done(again)
+
+
+def closed_for(
+    settings: EngineSettings, users: int, seconds: float, ask: Callable[[int], Ask], keep_tokens: bool = False
+) -> Outcome:
+    """As `closed_loop`, but users stop asking after `seconds` of virtual time; what is under way then is finished."""
+    run = _Run(settings, keep_tokens)
+    asked = itertools.count()
+    for _ in range(users):
+        run.arrive(0.0, ask(next(asked)))
+
+    def again(_: Served) -> None:
+        if run.now < seconds:
+            run.arrive(run.now, ask(next(asked)))
 
     return run.until_done(again)
 
