@@ -1,4 +1,4 @@
-"""`python -m vllm_launch`: check, show and diff launch configs, serve one, run an experiment."""
+"""`python -m vllm_launch`: check, show and diff launch configs, serve one, run an experiment, search, explain."""
 
 from __future__ import annotations
 
@@ -72,6 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     experiment.add_argument("--dry-run", action="store_true", help="say what would run, and for how long")
     experiment.add_argument("--resume", type=Path, metavar="DIR", help="go on with an experiment that was broken off")
     experiment.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
+    explain = add("explain", _explain, "why a run's figures are what they are, and which flag to try next")
+    explain.add_argument("run", metavar="RUN", help="a run directory")
+    search = add("search", _search, "the highest load that meets an SLO, for one config or the best of a flag space")
+    search.add_argument("file", metavar="FILE", help="search file, or a name (see vllm_launch/experiments/)")
+    search.add_argument("--results", type=Path, default=Path("results"), metavar="DIR")
+    search.add_argument("--dry-run", action="store_true", help="say what would run, and for how long at most")
+    search.add_argument("--virtual", action="store_true", help="all of it in virtual time, on the embedded engine")
+    search.add_argument("--resume", type=Path, metavar="DIR", help="go on with a search that was broken off")
+    search.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
     return parser
 
 
@@ -202,6 +211,46 @@ def _experiment(args: argparse.Namespace) -> int:
         )
     if args.json:
         _print(result.to_dict())
+    return result.exit_code
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from exporters.explain import explain, findings_text
+    from exporters.run import Run
+
+    run = Run.load(args.run)
+    found = explain(run)
+    if args.json:
+        _print({"run": str(args.run), "simulated": run.facts.simulated, "findings": [f.to_dict() for f in found]})
+    else:
+        print(findings_text(run, found))
+    return Exit.GOOD
+
+
+def _search(args: argparse.Namespace) -> int:
+    from vllm_launch.search_file import load_search
+    from vllm_launch.search_plan import require_searchable_engines, search_plan, search_plan_text
+
+    search = load_search(args.file)
+    require_searchable_engines(search, args.python, virtual=args.virtual)
+    planned = search_plan(search, virtual=args.virtual)
+    if args.dry_run:
+        _print(planned) if args.json else print(search_plan_text(planned))
+        return Exit.GOOD
+    if not args.json:
+        print(f"{search_plan_text(planned)}\n", flush=True)
+    from vllm_launch.search import run_search
+
+    with tidy_on_signals():
+        result = run_search(
+            search,
+            args.results,
+            python=args.python,
+            resume=args.resume,
+            virtual=args.virtual,
+            say=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+    _print(result.to_dict()) if args.json else print(result.text())
     return result.exit_code
 
 

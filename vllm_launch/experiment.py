@@ -16,6 +16,7 @@ from typing import Any
 
 from exporters.run import Run
 from tailgate.exits import Exit, worst
+from vllm_launch.config import LaunchConfig
 from vllm_launch.engine_metrics import Scraper
 from vllm_launch.experiment_file import Experiment, Leg
 from vllm_launch.experiment_state import Done, State

@@ -33,6 +33,8 @@ _MISSED = 1.5
 _LEAST_ERROR = 0.01
 _LARGEST_STEP = 4.0
 _FEWEST_NEAR = 4
+_DONE_SHARE = 0.9
+KEEPS_UP = "done>90%"
 # Ends of the bracket further apart than this many tolerances are brought together first.
 _FAR = 6.0
 # Where probes go around the crossing, in tolerances, in turns.
@@ -59,6 +61,7 @@ class Probe:
     rate: float
     judged: Mapping[str, Judged]
     done_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
     name: str = ""
     valid: bool = True
 
@@ -108,13 +111,26 @@ def probe_of(run: Run, rate: float, objectives: Sequence[Objective]) -> Probe:
     lost = (requests["failed"] + requests["cancelled"]) / max(requests["sent"], 1)
     blocks = blocks_of(run)
     weights, _ = draw_weights([blocks], [], paired=False)
+    done_per_s = float(run.summary["throughput"]["requests_per_s"])
     return Probe(
         rate,
-        {objective.text: _judged(objective, lost, [blocks], weights) for objective in objectives},
-        done_per_s=float(run.summary["throughput"]["requests_per_s"]),
+        {objective.text: _judged(objective, lost, [blocks], weights) for objective in objectives}
+        | {KEEPS_UP: _kept_up(run, done_per_s)},
+        done_per_s=done_per_s,
+        output_tokens_per_s=float(run.summary["throughput"]["output_tokens_per_s"]),
         name=run.path.name,
         valid=run.valid,
     )
+
+
+def _kept_up(run: Run, done_per_s: float) -> Judged:
+    """Whether what came was also done: an engine with a growing queue carries no such load, whatever its latencies."""
+    done, sent = done_per_s * run.window.seconds, run.summary["requests"]["sent"]
+    share = done / sent if sent else 0.0
+    # What began before the window and ended in it, or the other way round, is chance.
+    chance = _SURE * math.sqrt(1 / max(sent, 1) + 1 / max(done, 1))
+    behind = share < _DONE_SHARE and share * (1 + chance) < _DONE_SHARE
+    return Judged(_MISSED if behind else -_MISSED, _LEAST_ERROR, share)
 
 
 def _judged(objective: Objective, lost: float, side: Any, weights: Any) -> Judged:
@@ -214,6 +230,13 @@ class RateSearch:
         return (max(below) if below else None), (min(above) if above else None)
 
     @property
+    def best(self) -> float:
+        """The highest rate that meets the SLO, as well as it is known; 0 where none was found."""
+        if self.crossing:
+            return self.crossing.rate
+        return self.bracket[0] or 0.0
+
+    @property
     def done(self) -> bool:
         """Whether the crossing is known as well as asked for."""
         crossing = self.crossing
@@ -273,7 +296,7 @@ class RateSearch:
 
 
 def _crossing(near: Sequence[tuple[float, Judged]], middle: float) -> Crossing | None:
-    """Where one objective's margin crosses zero: a regression on the log of the rate, weighted by the probes' noise.
+    """Where one objective's margin crosses zero: a regression on the log of the rate.
 
     `near` are rates and margins, `middle` the log rate they lie about. None where they do not tell.
     """
@@ -282,19 +305,19 @@ def _crossing(near: Sequence[tuple[float, Judged]], middle: float) -> Crossing |
     if len(points) < _FEWEST_NEAR or {True, False} != {margin < 0 for _, margin, _ in points}:
         return None
     x, y, error = (np.array(column) for column in zip(*points, strict=True))
-    weight = 1 / error**2
-    centre = float((weight * x).sum() / weight.sum())
-    spread = float((weight * (x - centre) ** 2).sum())
-    slope = float((weight * (x - centre) * y).sum()) / spread if spread > 0 else 0.0
+    # All probes weigh alike: one whose blocks look calm is mostly one that was lucky, and trusting it more than the
+    # others would draw the crossing upwards.
+    centre, height = float(x.mean()), float(y.mean())
+    spread = float(((x - centre) ** 2).sum())
+    slope = float(((x - centre) * y).sum()) / spread if spread > 0 else 0.0
     if slope <= 0:
         return None
-    height = float((weight * y).sum() / weight.sum())
     root = centre - height / slope
     residual = y - height - slope * (x - centre)
-    # What the line leaves over beyond the probes' own noise is noise between runs, or a bend.
-    excess = max(1.0, float((weight * residual**2).sum()) / (len(points) - 2))
-    half = critical(1 - CONFIDENCE, len(points) - 2) * math.sqrt(
-        excess * (1 / float(weight.sum()) + (root - centre) ** 2 / spread)
-    )
+    df = len(points) - 2
+    # The noise is what the line leaves over, or what the probes' own blocks say of it, whichever is more: with few
+    # probes the first can be small by chance.
+    variance = max(float((residual**2).sum()) / df, float(np.median(error)) ** 2)
+    half = critical(1 - CONFIDENCE, df) * math.sqrt(variance * (1 / len(points) + (root - centre) ** 2 / spread))
     rate = math.exp(middle + root)
     return Crossing(rate, rate * math.exp(-half / slope), rate * math.exp(half / slope))

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from exporters.columns import ABSENT, Columns, Ints
 from exporters.quantiles import Floats
-from exporters.report.figures import _STYLE, GRID, INK, MUTED, Curve, _svg
+from exporters.report.figures import GRID, INK, MUTED, STYLE, Curve, svg
 from exporters.run import Run
 
 _SLOTS = 60
@@ -29,7 +29,7 @@ def offered_plot(curves: Sequence[Curve]) -> str | None:
     runs = [(run, curve.colour) for curve in curves for run in curve.runs if len(run.columns)]
     if not runs:
         return None
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "offered"}):
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": "offered"}):
         figure = Figure(figsize=(11, 3.1), layout="constrained")
         over_time, prompts, answers = figure.subplots(1, 3, width_ratios=(2, 1, 1))
         for run, colour in runs:
@@ -45,7 +45,7 @@ def offered_plot(curves: Sequence[Curve]) -> str | None:
             found = [(lengths, colour) for run, colour in runs if (lengths := _told(run.columns, name)).size]
             _lengths(axes, found)
             axes.set_title(title)
-        return _svg(figure, "Requests sent over time, and their lengths")
+        return svg(figure, "Requests sent over time, and their lengths")
 
 
 def _over_time(axes: Any, run: Run, colour: str) -> None:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from exporters import wording
 from exporters.compare import CONFIDENCE, Comparison, MetricComparison
+from exporters.explain import explain, trial_text
 from exporters.quantiles import LEVELS
 from exporters.report import alone, figures
 from exporters.report.differences import config_differences
@@ -43,7 +44,7 @@ def render(base: list[Run], candidate: list[Run], comparison: Comparison | None,
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"ms": _ms, "utc": lambda text: str(text)[:19].replace("T", " ")}
+    environment.filters |= {"trial": trial_text, "ms": _ms, "utc": lambda text: str(text)[:19].replace("T", " ")}
     return environment.get_template("page.html").render(
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         title=_title(runs, comparison),
@@ -65,6 +66,7 @@ def render(base: list[Run], candidate: list[Run], comparison: Comparison | None,
         launches=[(side.name, side.runs[0].facts.launch) for side in sides],
         runs=[_run(side.name, run) for side in sides for run in side.runs],
         summaries=[(run, _metrics(run.summary["metrics"])) for run in runs] if not both else [],
+        explained=[(side, run, explain(run)) for side in sides for run in side.runs[:1]],
         classes=_classes(base, candidate),
         levels=["p99.9" if name == "p999" else name for name in LEVELS],
         commands=_commands(runs, command),

@@ -16,6 +16,7 @@ from tailgate.exits import Exit
 from tests.vllm_launch.commands import Ended, end, eventually, launch, marked, start
 from vllm_launch import experiment
 from vllm_launch.experiment_file import Experiment, Leg, load_experiment
+from vllm_launch.experiment_state import State
 from vllm_launch.progress import Progress
 
 # Many short answers: on two sequences at a time most of twelve users wait, on the device's default nobody does.
@@ -219,8 +220,10 @@ def test_a_leg_that_is_not_valid_is_measured_once_more_until_that_has_not_helped
         return code, f"{code.name}"
 
     monkeypatch.setattr(experiment, "_run_leg", run_leg)
-    found = experiment._run_legs(load_experiment(str(tmp_path / "wait.yaml")), tmp_path, None, Progress(4))
+    asked = load_experiment(str(tmp_path / "wait.yaml"))
+    state = State.begin(asked, tmp_path / "results")
+    found = experiment._run_legs(asked, state, None, Progress(4))
     assert found == [Exit.GOOD, Exit.GOOD, Exit.NOT_VALID, Exit.NOT_VALID]
-    kept = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    kept = sorted(path.name for path in state.directory.iterdir() if path.is_dir())
     assert kept == ["1-A1", "2-B1", "2-B1-not-valid", "3-B2", "3-B2-not-valid", "4-A2"]
     assert "[2/4] B narrow: NOT_VALID; measuring it once more\n" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 
 from tests.vllm_launch.commands import launch
 from vllm_launch.experiment_file import load_experiment, seconds
+from vllm_launch.plan import plan
 
 GOOD = """\
 engine: simulated
@@ -83,6 +84,62 @@ MISTAKES = {
     ),
 }
 
+ABLATION = """\
+kind: ablation
+engine: simulated
+baseline: h100-llama-8b-baseline
+changes: {max-num-batched-tokens: 1k, max_num_seqs: 64}
+workload: chat-short
+users: 4
+run-time: 20s
+rounds: 2
+"""
+SWEEP = """\
+kind: sweep
+engine: simulated
+baseline: h100-llama-8b-baseline
+flags: {max-num-seqs: [64, 1024], stream-interval: [1, 4]}
+load: {request-rate: [2, 0.5]}
+workload: chat-short
+run-time: 20s
+"""
+MISTAKES |= {
+    "a kind that is none": (
+        GOOD + "kind: ablaton\n",
+        "e.yaml: kind: there is no kind of experiment 'ablaton'; did you mean 'ablation'?",
+    ),
+    "a change of a flag that is none": (
+        ABLATION.replace("max_num_seqs", "max-num-seq"),
+        "e.yaml: changes.max-num-seq: unknown to vLLM 0.32; did you mean 'max-num-seqs'?",
+    ),
+    "a change to what it is anyway": (
+        ABLATION.replace("64}", "1024}"),
+        (
+            "h100-llama-8b-baseline and h100-llama-8b-baseline_max-num-seqs-1024 resolve to the same engine: there is "
+            "nothing to compare; change a flag that has an effect on this device (python -m vllm_launch diff shows it)"
+        ),
+    ),
+    "changes twice over": (
+        ABLATION + "candidate: h100-llama-8b-tuned\n",
+        "e.yaml:1: the file: give either 'changes' (flag: value) or a 'candidate' whose differences are the changes",
+    ),
+    "a sweep under two kinds of load": (
+        SWEEP.replace("{request-rate", "{users: [3], request-rate"),
+        "e.yaml:5: load: give a list of either 'users' (closed loop) or 'request-rate' (open loop)",
+    ),
+    "a value that a flag does not take": (
+        SWEEP.replace("[64, 1024]", "[64, many]"),
+        (
+            "e.yaml: flags.max-num-seqs: takes a whole number (8192, or 8k for 8,000, 8K for 8,192), got 'many'; mend "
+            "that value"
+        ),
+    ),
+    "an objective that is none": (
+        SWEEP + "slo: ttft_p95<1\n",
+        "e.yaml:8: slo: slo: 'ttft_p95<1' names no unit; write ttft_p95<1ms or ttft_p95<1s",
+    ),
+}
+
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_refused_in_one_line_before_anything_starts(tmp_path: Path, case: str) -> None:
@@ -139,8 +196,43 @@ def test_files_named_in_an_experiment_lie_beside_it(tmp_path: Path) -> None:
     text = GOOD.replace("h100-llama-8b-tuned", "mine.yaml").replace("chat-short", "load.yaml")
     (tmp_path / "e.yaml").write_text(text)
     experiment = load_experiment(str(tmp_path / "e.yaml"))
-    assert experiment.candidate.args == {"max-num-seqs": 4}
+    assert experiment.arms[1].config.args == {"max-num-seqs": 4}
     assert experiment.workload == str(tmp_path / "load.yaml")
+
+
+def test_an_ablation_runs_each_change_alone_then_all_there_and_back(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(ABLATION)
+    experiment = load_experiment(str(tmp_path / "e.yaml"))
+    legs = experiment.legs
+    order = ["baseline", "max-num-batched-tokens", "max-num-seqs", "all-together"]
+    assert [leg.side for leg in legs] == [*order, *reversed(order)]
+    assert [leg.seed for leg in legs] == [1] * 4 + [2] * 4
+    assert len({leg.name for leg in legs}) == 8
+    args = {arm.name: dict(arm.config.args) for arm in experiment.arms}
+    tokens, seqs = {"max-num-batched-tokens": 1000}, {"max-num-seqs": 64}
+    assert [args[name] for name in order] == [{}, tokens, seqs, tokens | seqs]
+
+
+def test_the_changes_of_an_ablation_can_be_a_candidates(tmp_path: Path) -> None:
+    text = ABLATION.replace("changes: {max-num-batched-tokens: 1k, max_num_seqs: 64}", "candidate: h100-llama-8b-tuned")
+    (tmp_path / "e.yaml").write_text(text)
+    arms = load_experiment(str(tmp_path / "e.yaml")).arms
+    assert [arm.name for arm in arms] == ["baseline", "max-num-batched-tokens"], "with one change there is no together"
+    assert arms[1].changes == {"max-num-batched-tokens": 1024}
+
+
+def test_a_sweep_is_every_combination_under_every_load(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(SWEEP)
+    legs = load_experiment(str(tmp_path / "e.yaml")).legs
+    points = [(leg.config.args["max-num-seqs"], leg.config.args["stream-interval"], leg.request_rate) for leg in legs]
+    assert points == [(seqs, every, rate) for seqs in (64, 1024) for every in (1, 4) for rate in (2, 0.5)]
+    assert len({leg.name for leg in legs}) == 8
+
+
+def test_a_plan_on_a_real_gpu_tells_what_its_time_costs(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(SWEEP.replace("engine: simulated", "engine: vllm") + "gpu-hour-price: 3\n")
+    planned = plan(load_experiment(str(tmp_path / "e.yaml")))
+    assert planned["gpu_dollars"] == pytest.approx(3 * planned["expected_s"] / 3600)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tailgate.exits import BadInput
 from vllm_launch.simulated.calibration import overhead_for
 from vllm_launch.simulated.catalogue import GIB, Device, Model, find_device, find_model
+from vllm_launch.simulated.fitted import FittedTable
 from vllm_launch.simulated.generation import Limits
 from vllm_launch.simulated.step_time import Overhead, StepTimes, available_tables, load_table
 
@@ -52,6 +53,8 @@ class EngineSettings:
     overhead: Overhead
     seed: int
     slowdown: float = 1.0
+    fitted: FittedTable | None = None
+    """Step times fitted on runs of one server, where no table of measured kernels stands for it."""
 
     @classmethod
     def from_flags(
@@ -69,12 +72,26 @@ class EngineSettings:
         """
         return _Reading(find_model(model), find_device(device), model, dict(flags)).settings(seed, overhead)
 
+    @classmethod
+    def from_fitted(
+        cls, fitted: FittedTable, flags: Mapping[str, object], seed: int = 0
+    ) -> tuple[EngineSettings, list[str]]:
+        """As `from_flags`, for the very server whose runs `fitted` was fitted on, with flags of choice."""
+        return _Reading(fitted.model, fitted.device, fitted.model.name, dict(flags), fitted).settings(
+            seed, fitted.overhead
+        )
+
     @property
     def table(self) -> str:
-        return table_name(self.model, self.device, self.tensor_parallel)
+        return (
+            f"fitted on {self.fitted.source}"
+            if self.fitted
+            else table_name(self.model, self.device, self.tensor_parallel)
+        )
 
     def step_times(self) -> StepTimes:
-        return StepTimes(load_table(self.table), self.overhead, self.slowdown)
+        arrays = self.fitted.arrays() if self.fitted else load_table(self.table)
+        return StepTimes(arrays, self.overhead, self.slowdown)
 
 
 def table_name(model: Model, device: Device, tensor_parallel: int) -> str:
@@ -84,7 +101,15 @@ def table_name(model: Model, device: Device, tensor_parallel: int) -> str:
 class _Reading:
     """One reading of a set of flags: takes the modelled ones out, and notes what is left."""
 
-    def __init__(self, model: Model, device: Device, asked_name: str, flags: dict[str, object]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        asked_name: str,
+        flags: dict[str, object],
+        fitted: FittedTable | None = None,
+    ) -> None:
+        self.fitted = fitted
         self.model = model
         self.device = device
         self.asked_name = asked_name
@@ -96,7 +121,7 @@ class _Reading:
         tokens = self._count("max-num-batched-tokens", self.device.max_num_batched_tokens)
         seqs = self._count("max-num-seqs", self.device.max_num_seqs)
         max_len = self._max_model_len()
-        block_size = self._count("block-size", 16)
+        block_size = self._count("block-size", self.fitted.block_size if self.fitted else 16)
         caching = self._switch("enable-prefix-caching", True)
         kv_dtype = str(self.flags.pop("kv-cache-dtype", None) or "auto")
         utilization = self._share("gpu-memory-utilization", 0.92)
@@ -106,6 +131,8 @@ class _Reading:
             self.notes.append("kv-cache-dtype: halves a token's memory; attention keeps the times of a 16-bit cache")
         block_bytes = self.model.kv_bytes_per_token(1 if kv_dtype.startswith("fp8") else 2) * block_size / tp
         kv_memory = kv_bytes or _kv_memory(self.model, self.device, tp, utilization, tokens, seqs)
+        if self.fitted:
+            kv_memory = self.fitted.kv_blocks * block_bytes
         blocks = override or int(kv_memory // block_bytes)
         limits = self._limits(tokens, seqs, max_len)
         self._startup_checks(limits, tokens, seqs, blocks, block_size, kv_memory)
@@ -133,6 +160,7 @@ class _Reading:
             load_tracking=self._switch("enable-server-load-tracking", False),
             overhead=overhead or overhead_for(table_name(self.model, self.device, tp)),
             seed=seed,
+            fitted=self.fitted,
         )
         for flag in sorted(self.flags):
             if flag.removeprefix("no-") not in _HARMLESS:
@@ -184,6 +212,8 @@ class _Reading:
     def _tensor_parallel(self) -> int:
         tp = self._count("tensor-parallel-size", 0, least=0)
         pp = self._count("pipeline-parallel-size", 1)
+        if self.fitted and tp in (0, 1) and pp == 1:
+            return 1
         made = [t for t in (1, 2, 4, 8) if table_name(self.model, self.device, t) in available_tables()]
         tp = tp or (1 if 1 in made or not made else 0)
         if tp in made and pp == 1:

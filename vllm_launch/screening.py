@@ -1,0 +1,116 @@
+"""Configs screened in virtual time: the embedded engine, brought near a real one by one run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exporters.run import Run
+from tailgate.exits import BadInput
+from vllm_launch.config import LaunchConfig
+from vllm_launch.devices import find_device
+from vllm_launch.engines import simulated_flags
+from vllm_launch.search_file import Search
+from vllm_launch.search_rate import Probe, RateSearch, probe_of
+from vllm_launch.simulated import catalogue
+from vllm_launch.simulated.calibration import FITTED, TWO_TERMS, fit
+from vllm_launch.simulated.fit_table import fit_table, replay_misses, replayable
+from vllm_launch.simulated.fitted import FittedTable
+from vllm_launch.simulated.settings import EngineSettings
+from vllm_launch.simulated.step_time import Overhead
+from vllm_launch.virtual_run import VirtualLoad, virtual_run
+from workloads import load_workload
+
+# Virtual probes are nearly free: as many as it takes, and longer ones than anybody would wait for.
+_MOST_PROBES = 40
+_TOLERANCE = 0.015
+_LEAST_RUN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The embedded engine as calibrated: an overhead on measured kernels, or a table fitted whole.
+
+    `error` is the mean miss of the fit, a share; None where nothing was fitted.
+    """
+
+    overhead: Overhead | None = None
+    fitted: FittedTable | None = None
+    error: float | None = None
+
+    def settings(self, config: LaunchConfig) -> EngineSettings:
+        """The engine for a config. Raises `BadInput` where it has no step times for it."""
+        if self.fitted:
+            return EngineSettings.from_fitted(self.fitted, simulated_flags(config))[0]
+        flags = simulated_flags(config)
+        return EngineSettings.from_flags(config.model, config.device, flags, overhead=self.overhead)[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was fitted, for the result."""
+        overhead = self.fitted.overhead if self.fitted else self.overhead
+        terms = {} if overhead is None else {name: getattr(overhead, name) for name in overhead.__slots__}
+        return {"table": "fitted whole" if self.fitted else "measured kernels", **terms, "error": self.error}
+
+
+def has_table(config: LaunchConfig) -> bool:
+    """Whether the embedded engine knows the config's model on its device."""
+    try:
+        EngineSettings.from_flags(config.model, config.device, simulated_flags(config))
+    except BadInput:
+        return False
+    return True
+
+
+def calibrated(run: Run, config: LaunchConfig) -> Screen:
+    """The engine brought near `run`, a real one of `config`: the overhead terms fitted, or the whole of its step times
+    where there is no table for the model and device. Raises `BadInput` where the run tells too little."""
+    if not has_table(config):
+        fitted = fit_table([run], simulated_flags(config), *stand_ins(config))
+        return Screen(fitted=fitted, error=fitted.error)
+    measured = replayable(run)
+
+    def misses(overhead: Overhead) -> np.ndarray:
+        return replay_misses(measured, Screen(overhead).settings(config))
+
+    fitted_terms = fit(misses, FITTED, terms=TWO_TERMS)
+    return Screen(fitted_terms, error=float(np.abs(misses(fitted_terms)).mean()))
+
+
+def stand_ins(config: LaunchConfig) -> tuple[catalogue.Model, catalogue.Device]:
+    """A model and a device for an engine nothing is known of but its flags: shapes matter to memory alone, and how
+    much KV cache there is the engine says itself."""
+    device = find_device(config.device)
+    longest = int(config.args.get("max-model-len") or 4096)
+    model = catalogue.Model(
+        *(config.model, config.model, (), 0.0),
+        layers=1,
+        kv_heads=1,
+        head_dim=1,
+        hidden=1,
+        intermediate=1,
+        vocabulary=1,
+        max_model_len=longest,
+    )
+    defaults = device.max_num_batched_tokens, device.max_num_seqs
+    return model, catalogue.Device(config.device, device.label, 1024.0, *defaults)
+
+
+def predict(
+    search: Search, screen: Screen, config: LaunchConfig, start: float, say: Callable[[Probe], None] = lambda _: None
+) -> RateSearch:
+    """The rate search of a config in virtual time, from `start` requests/s."""
+    file = search.file
+    workload = load_workload(search.workload)
+    settings = screen.settings(config)
+    run_time = max(file.run_time, file.warm_up + _LEAST_RUN_S)
+
+    def measure(rate: float, number: int) -> Probe:
+        load = VirtualLoad(None, rate, run_time, file.warm_up, file.seed + 10_000 + number)
+        return probe_of(virtual_run(settings, workload, load, slo=file.slo, label=config.name), rate, search.objectives)
+
+    found = RateSearch(start, min(_TOLERANCE, file.tolerance), _MOST_PROBES)
+    found.run(measure, say)
+    return found
