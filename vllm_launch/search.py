@@ -57,7 +57,9 @@ class _Searcher:
             for arm in search.arms:
                 limits[arm.name].predicted = self._predict(arm, self.screen, limits)
             ranked = sorted(search.arms, key=lambda arm: -limits[arm.name].predicted_rate)
-            chosen = list(dict.fromkeys([*ranked[: search.file.measure], search.arms[0]], None))
+            chosen = ranked[: search.file.measure]
+            if search.arms[0] not in chosen:
+                chosen.append(search.arms[0])
         elif has_table(search.arms[0].config):
             self.screen = Screen()
             limits[search.arms[0].name].predicted = self._predict(search.arms[0], self.screen, limits)

@@ -29,7 +29,7 @@ class SearchFile(LoadTestFile):
     tolerance: Annotated[float, Field(ge=0.01, le=0.5)] = Field(
         0.05, description="how near the limit must be known, a share; half the 95 % interval"
     )
-    most_runs: Annotated[int, Field(ge=4, le=200)] = Field(12, description="real runs at most, for each config")
+    most_runs: Annotated[int, Field(ge=2, le=200)] = Field(12, description="real runs at most, for each config")
     measure: Annotated[int, Field(ge=1, le=20)] = Field(2, description="how many of the best predicted are measured")
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from tailgate.exits import BadInput
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.virtual import Ask, Served, closed_for, open_loop
 from workloads import ArrivalSpec, Workload
-from workloads.arrivals import make_schedule
+from workloads.schedule import make_schedule
 from workloads.sources import Design
 from workloads.sources.mix import Mix
 
@@ -61,7 +61,7 @@ def virtual_run(settings: EngineSettings, workload: Workload, load: VirtualLoad,
     else:
         spec = ArrivalSpec(kind="poisson", request_rate=load.request_rate)
         schedule = make_schedule(spec, load.seed)
-        due = itertools.takewhile(lambda at: at < load.run_time_s, (schedule.at(i) or 0.0 for i in itertools.count()))
+        due = itertools.takewhile(lambda at: at < load.run_time_s, (schedule.at(i) for i in itertools.count()))
         outcome = open_loop(settings, [next_ask(at) for at in due], keep_tokens=True)
     served = sorted(outcome.served, key=lambda request: request.arrival_s)
     scheduled = load.request_rate is not None

@@ -28,7 +28,7 @@ ABLATION = """\
 kind: ablation
 engine: simulated
 baseline: h100-llama-8b-baseline
-changes: {max-num-seqs: 2, stream-interval: 4}
+changes: {max-num-seqs: 2}
 workload: short.yaml
 users: 12
 run-time: 4s
@@ -59,21 +59,19 @@ def test_an_ablation_from_end_to_end(tmp_path: Path) -> None:
     ended = launch("experiment", "a.yaml", "--results", "results", "--json", cwd=tmp_path)
     found = ended.json["ablation"]
     assert ended.code in (0, 4), ended
-    arms = {e["arm"]: e for e in found["effects"]}
-    assert list(arms) == ["max-num-seqs", "stream-interval", "all-together"]
-    assert arms["max-num-seqs"]["changes"] == ["max-num-seqs: 1024 -> 2"]
-    for name in ("max-num-seqs", "all-together"):
-        (ttft,) = [m for m in arms[name]["comparison"]["metrics"] if m["name"] == "ttft_p50"]
-        assert ttft["verdict"] == "worse"
-        assert ttft["low"] > 1.5, "two at a time: ten of twelve wait"
-    assert found["family"] == 3
+    (effect,) = found["effects"]
+    assert (effect["arm"], effect["changes"]) == ("max-num-seqs", ["max-num-seqs: 1024 -> 2"])
+    (ttft,) = [m for m in effect["comparison"]["metrics"] if m["name"] == "ttft_p50"]
+    assert ttft["verdict"] == "worse"
+    assert ttft["low"] > 1.5, "two at a time: ten of twelve wait"
+    assert found["family"] == 1
     directory = tmp_path / ended.json["directory"]
     assert json.loads((directory / "ablation.json").read_text()) == found
     report = (directory / "report.html").read_text()
-    assert "stream-interval: 1 -&gt; 4" in report
+    assert "max-num-seqs: 1024 -&gt; 2" in report
     assert "Simulated." in report
-    runs = [json.loads((directory / leg / "run.json").read_text()) for leg in ("2-max-num-seqs-1", "4-all-together-1")]
-    assert [run["launch"]["args"] for run in runs] == [{"max-num-seqs": 2}, {"max-num-seqs": 2, "stream-interval": 4}]
+    runs = [json.loads((directory / leg / "run.json").read_text()) for leg in ("1-baseline-1", "2-max-num-seqs-1")]
+    assert [run["launch"]["args"] for run in runs] == [{}, {"max-num-seqs": 2}]
     assert re.fullmatch(r"cost: h100-llama-8b-baseline \$[\d.,]+ per million output tokens .*", found["cost"][0])
 
 

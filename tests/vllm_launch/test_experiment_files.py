@@ -129,10 +129,7 @@ MISTAKES |= {
     ),
     "a value that a flag does not take": (
         SWEEP.replace("[64, 1024]", "[64, many]"),
-        (
-            "e.yaml: flags.max-num-seqs: takes a whole number (8192, or 8k for 8,000, 8K for 8,192), got 'many'; mend "
-            "that value"
-        ),
+        ("e.yaml: flags.max-num-seqs: takes a whole number, got 'many'; mend that value"),
     ),
     "an objective that is none": (
         SWEEP + "slo: ttft_p95<1\n",
