@@ -75,18 +75,23 @@ def _asks(settings: EngineSettings, workload: Workload, seed: int) -> Iterator[t
     for index in itertools.count():
         design = source.design(index)
         prompt, output = design.input_tokens, design.output_tokens
+        if prompt is None or design.turns > 1:
+            raise BadInput(
+                f"workload {workload.name}, class {design.request_class}: virtual time does no texts and conversations",
+                "name a workload of classes with lengths",
+            )
         if prompt + output > longest:
             output = min(output, max(longest // 2, 1))
             prompt = longest - output
-        yield design.request_class, Ask(prompt, output, block_hashes=_shared_blocks(settings, workload, design))
+        yield design.request_class, Ask(prompt, output, block_hashes=_shared_blocks(settings, workload, design, prompt))
 
 
-def _shared_blocks(settings: EngineSettings, workload: Workload, design: Design) -> tuple[int, ...]:
+def _shared_blocks(settings: EngineSettings, workload: Workload, design: Design, prompt: int) -> tuple[int, ...]:
     """What a prompt's first blocks are known by, as far as it shares them with others of its group."""
     item = workload.classes[design.request_class]
     if item.shared_prefix is None or design.group is None:
         return ()
-    blocks = min(item.shared_prefix.tokens, design.input_tokens) // settings.block_size
+    blocks = min(item.shared_prefix.tokens, prompt) // settings.block_size
     return tuple(hash((design.request_class, design.group, i)) for i in range(blocks))
 
 
