@@ -139,7 +139,7 @@ def test_burstgpt_in_both_releases(tmp_path: Path) -> None:
 
 def test_timed_traces_as_vllms_bench_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    rows = [{"at": at, "in": 40, "out": 5, "ids": [-1, 2, at]} for at in (100, 250)]
+    rows = [{"at": at, "in": 57, "out": 5, "ids": [-1, 2, at]} for at in (100, 250)]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     labels = {"timestamp": "at", "input-length": "in", "output-length": "out", "hash-ids": "ids"}
     made = plan(path, counter=WordTokens(), format="timed-trace", labels=labels, **{"seconds-per-unit": 0.01})
