@@ -23,6 +23,7 @@ PARTS = {
     "client_many": "thousands of slow streams in one process",
     "arrivals": "Poisson arrivals as they are really sent, on one worker and on four",
     "prompt_preparation": "what making prompts of exact length costs",
+    "big_files": "what a file of a million rows costs a worker",
     "engine_lateness": "how late the embedded engine writes",
     "engine_calibration": "the embedded engine against published silicon",
     "compare_calibration": "false alarms, power and coverage of the verdict; time for ten million gaps",

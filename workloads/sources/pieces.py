@@ -13,13 +13,14 @@ from typing import BinaryIO, NamedTuple
 
 _MOST_ROWS = 256
 _MOST_BYTES = 64 * 1024
-_CHUNK = 256 * 1024
+_CHUNK = 128 * 1024
 LONGEST_ROW = 64 * 2**20
 """Bytes of a row at most; a longer one is no row of any format here."""
 
 # A whole string, one that the chunk cuts off, or a bracket: all that tells where an element ends.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<cut>"[^"\\]*(?:\\.[^"\\]*)*\\?\Z)|[{}\[\]]', re.DOTALL)
-_SPACE = b" \t\r\n,"
+_SKIPPED = re.compile(rb"[ \t\r\n,]*")
+_QUOTE, _OPENING = ord('"'), b"{["
 
 
 class Mark(NamedTuple):
@@ -81,42 +82,44 @@ def lines(file: BinaryIO, start: Mark) -> Iterator[tuple[Mark, bytes]]:
 def elements(file: BinaryIO, start: Mark) -> Iterator[tuple[Mark, bytes]]:
     """The objects of a JSON array from `start` on, which is inside it and between two. Raises `BadRow`."""
     file.seek(start.byte)
-    at, line = start
-    text = b""
+    at, line = start  # of the text's first byte
+    text, here = b"", 0
     while True:
-        skipped = len(text) - len(text.lstrip(_SPACE))
-        line += text[:skipped].count(b"\n")
-        at, text = at + skipped, text[skipped:]
-        if text[:1] == b"]":
+        begins = _SKIPPED.match(text, here).end()  # type: ignore[union-attr]  # it matches nothing too
+        line += text.count(b"\n", here, begins)
+        here = begins
+        if text[here : here + 1] == b"]":
             return
-        end = _end_of_object(text, line) if text else None
+        end = _end_of_object(text, here, line) if here < len(text) else None
         if end is None:
-            more = file.read(max(_CHUNK, len(text)))
-            if not more and text:
+            unread = len(text) - here
+            if unread > LONGEST_ROW:
+                raise BadRow(line, "an element of over 64 MiB")
+            more = file.read(max(_CHUNK, unread))
+            if not more and unread:
                 raise BadRow(line, "the file ends in the middle of this element")
             if not more:
                 raise BadRow(line, "the file ends before the array does (no ']')")
-            if len(text) > LONGEST_ROW:
-                raise BadRow(line, "an element of over 64 MiB")
-            text += more
+            at, text, here = at + here, text[here:] + more, 0
             continue
-        yield Mark(at, line), text[:end]
-        line += text[:end].count(b"\n")
-        at, text = at + end, text[end:]
+        yield Mark(at + here, line), text[here:end]
+        line += text.count(b"\n", here, end)
+        here = end
 
 
-def _end_of_object(text: bytes, line: int) -> int | None:
-    """The length of the object that `text` begins with; None where `text` ends before it does."""
-    if text[:1] != b"{":
+def _end_of_object(text: bytes, begins: int, line: int) -> int | None:
+    """Where the object ends that begins there; None where `text` ends before it does."""
+    if text[begins : begins + 1] != b"{":
         raise BadRow(line, "not an object ({…}), as every element of the array must be")
     depth = 0
-    for token in _TOKEN.finditer(text):
-        first = token[0][:1]
-        if token["cut"] is not None:
-            return None
-        if first in b"{[":
+    for token in _TOKEN.finditer(text, begins):
+        first = text[token.start()]
+        if first == _QUOTE:
+            if token["cut"] is not None:
+                return None
+        elif first in _OPENING:
             depth += 1
-        elif first in b"}]":
+        else:
             depth -= 1
             if not depth:
                 return token.end()
