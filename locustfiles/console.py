@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from exporters.run import REPORT
 from exporters.tables import said_of_answers
 
 _SHOWN = (
@@ -61,6 +62,8 @@ def summary_lines(summary: Mapping[str, Any], meta: Mapping[str, Any], directory
         lines.append("NOT VALID:")
         lines += [f"  - {reason}" for reason in summary["quality"]["reasons"]]
     lines.append(f"run directory: {directory}")
+    if (directory / REPORT).is_file():
+        lines.append(f"report: {directory / REPORT}")
     return lines
 
 

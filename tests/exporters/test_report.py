@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from exporters.compare import compare
+from exporters.compare import DEFAULT_GATE, Measurement, compare
 from exporters.report import write_markdown, write_report
 from exporters.run_store import Run, append_engine_sample
+from exporters.wording import milliseconds, title
 from tailgate.exits import BadInput
 from tests.support.runs import START_NS, failed, queueing_records, store
 
@@ -158,3 +159,64 @@ def test_a_file_that_cannot_be_written_is_a_mistake(tmp_path: Path) -> None:
     base, _ = _sides(tmp_path)
     with pytest.raises(BadInput, match="name a file that can be written with -o"):
         write_report(tmp_path / "no" / "such" / "report.html", base[:1])
+
+
+def test_a_run_of_a_million_gaps_stays_below_three_megabytes(tmp_path: Path) -> None:
+    records = queueing_records(1, rate=84, tokens=201)
+    assert sum(len(r.gaps_ns) for r in records) > 1_000_000
+    run = store(tmp_path / "r", records, arrival={"kind": "poisson", "rate": 84.0})
+    write_report(tmp_path / "report.html", [run], [run], compare([run], [run]))
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000
+
+
+def test_tiles_leave_out_no_gated_figure_that_is_worse(tmp_path: Path) -> None:
+    base, candidate = _sides(tmp_path)
+    gate = (*DEFAULT_GATE, "e2e_p50", "e2e_p90", "ttft_p50", "itl_p50")
+    comparison = compare(base, candidate, gate=gate)
+    worse = [m for m in comparison.gated if m.verdict == "worse"]
+    assert len(worse) > 4
+    write_report(tmp_path / "report.html", base, candidate, comparison)
+    text = (tmp_path / "report.html").read_text()
+    assert text.count('<div class="card worse">') >= len(worse)
+    cards = text[text.index('class="cards"') : text.index("Figure by figure")]
+    for figure in worse:
+        assert f'<p class="name">{title(figure.name)}</p>' in cards
+
+
+def test_a_run_against_a_stored_baseline(tmp_path: Path) -> None:
+    base, candidate = _sides(tmp_path)
+    comparison = compare([Measurement.of(base[0])], candidate[:1])
+    write_report(tmp_path / "report.html", [], candidate[:1], comparison)
+    text = _Page((tmp_path / "report.html").read_text()).text
+    assert "config B against config A" in text
+    assert "Figure by figure" in text
+    assert "What differed in the configs" not in text
+    write_markdown(tmp_path / "report.md", [], candidate[:1], comparison)
+    assert "| **TTFT p95** |" in (tmp_path / "report.md").read_text()
+
+
+def test_one_run_has_its_verdict_in_words_first(tmp_path: Path) -> None:
+    records = [*queueing_records(1, seconds=30), failed(999)]
+    good = store(tmp_path / "good", records, seconds=30.0, slo="ttft_p95<10s")
+    late = store(tmp_path / "late", records, seconds=30.0, slo="ttft_p50<1ms")
+    for run, word in ((good, "valid"), (late, "objective missed")):
+        write_report(tmp_path / "report.html", [run])
+        page = _Page((tmp_path / "report.html").read_text()).text
+        told = run.summary["metrics"]["ttft_s"]["p95"]
+        assert page.index(f"{word} 601 requests sent in 30.0 s, 600 ok, 1 failed") < page.index("Latencies")
+        assert f"p95 {milliseconds(told)}" in page
+        write_markdown(tmp_path / "report.md", [run])
+        text = (tmp_path / "report.md").read_text()
+        assert text.index(f"**{word.capitalize()}.** 601 requests sent") < text.index("| TTFT |")
+        assert "    locust -f locustfiles/chat.py --headless" in text
+    assert "was not scraped" not in page
+
+
+def test_markdown_tells_classes_apart(tmp_path: Path) -> None:
+    records = queueing_records(1, seconds=30)
+    for position, one in enumerate(records):
+        one.request_class = ("chat", "a|b")[position % 2]
+    write_markdown(tmp_path / "report.md", [store(tmp_path / "r", records, seconds=30.0)])
+    text = (tmp_path / "report.md").read_text()
+    assert "| class (ms) | run | TTFT p50 |" in text
+    assert "| a\\|b | r |" in text
