@@ -45,6 +45,7 @@ _SLICE_S = 2.0
 _MOST_POINTS = 180
 _MOST_CHARTED_CLASSES = 16
 _LONGEST_TRAIL = 90
+_BEHIND = frozenset({"simulated_behind_steps_total", "step_tokens_count"})
 
 Point = tuple[float, float | None, float | None, float | None]
 Statistics = Mapping[str, float | int | None]
@@ -166,6 +167,7 @@ class LiveRun:
         self.comparison: Comparison | None = None
         self.summary: Mapping[str, Any] | None = None
         self.ending = False
+        self._engine: list[tuple[float, float]] = []
         self._events = 0
         self._coalesced = 0
         self._now_s = now_s
@@ -195,6 +197,12 @@ class LiveRun:
                     if metric in CHARTED and (course := self._course(metric, cls)) is not None:
                         course.add(values)
             self._count(columns, chosen, name, good)
+
+    def see_engine(self, sample: Mapping[str, Any]) -> None:
+        """A sample of the engine's own metrics; those of the embedded one tell whether it keeps up with real time."""
+        if self._now_s() >= self._window_began_s and sample.keys() >= _BEHIND:
+            # Counters: the first and the last are all that is needed.
+            self._engine[1:] = [(sample["simulated_behind_steps_total"], sample["step_tokens_count"])]
 
     def tick(self) -> None:
         """Closes the slice of time that is over, if it is; call it about once a second."""
@@ -283,9 +291,16 @@ class LiveRun:
                 cancelled_share=0.0,
                 in_flight_ratio=sum(flying) / sum(asked) if asked and sum(asked) and self._events else None,
                 wall_clock_step_s=_greatest(h.wall_clock_step_s for h in health),
+                engine_late_share=self._engine_late_share(),
                 unaccounted=tuple(f"{name} {why}" for name, why in self.lost().items()),
             )
         )
+
+    def _engine_late_share(self) -> float | None:
+        if len(self._engine) < 2 or self._engine[1][1] <= self._engine[0][1]:
+            return None
+        (late, steps), (later, more) = self._engine
+        return (later - late) / (more - steps)
 
     def _course(self, metric: str, cls: str) -> _Course | None:
         known = self._courses.get((metric, cls))

@@ -133,7 +133,7 @@ class Leader:
         window = {"start_ns": course.start_ns + int(settings.warmup_s * 1e9), "end_ns": None}
         store.update_meta(workers=course.workers, clock=clock_of(crew), window=window, notes=notes_of(crew))
         if server.has_metrics and not os.environ.get(LAUNCH_CONFIG):
-            course.watcher = engine_page.watch(api, store.append_engine)
+            course.watcher = engine_page.watch(api, lambda sample: self._keep_engine(store, sample))
         self.metrics.begin(store.meta, store.directory, crew, lambda: self.fleet.lost, baseline)
         self.fleet.start(run_id, course.start_ns, _cut_of(course))
         if course.rates is not None:
@@ -155,6 +155,10 @@ class Leader:
         course.sums[report.worker] = Sums(report.bodies_count, int(report.bodies_sum, 16), int(report.schedule_sum, 16))
         if report.done and not course.ending and self.fleet.all_done():
             self._on_all_done()
+
+    def _keep_engine(self, store: RunStore, sample: dict[str, Any]) -> None:
+        store.append_engine(sample)
+        self.metrics.see_engine(sample)
 
     def stop(self) -> None:
         """Ends sending, drains, gathers the last reports; whoever calls while that goes on waits for its end."""

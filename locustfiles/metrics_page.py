@@ -68,6 +68,11 @@ class MetricsPage:
         live.observe(report.records)
         live.tick()
 
+    def see_engine(self, sample: Mapping[str, Any]) -> None:
+        """A sample of the engine's own metrics."""
+        if self.live is not None:
+            self.live.see_engine(sample)
+
     def end(self, summary: Mapping[str, Any], comparison: Comparison | None) -> None:
         """The run is over and has been judged."""
         if self.live is not None:

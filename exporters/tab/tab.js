@@ -170,11 +170,13 @@ class TailLatency extends HTMLElement {
       tile.append(make("dt", name), make("dd", value), make("dd", beside, "beside"));
       tiles.push(tile);
     };
-    for (const [metric, title] of [["ttft", "TTFT p99"], ["itl", "ITL p99"]]) {
-      const found = figures.find((row) => row.class === "" && row.metric === metric)?.p99;
-      const value = found?.value ?? null;
-      const base = found?.baseline ?? null;
-      add(title, value === null ? "too few" : `${ms(value)} ms`, base === null ? "" : `baseline ${ms(base)} ms${value === null ? "" : `, ${change(value, base)}`}`);
+    for (const [metric, title] of [["ttft", "TTFT"], ["itl", "ITL"]]) {
+      const row = figures.find((one) => one.class === "" && one.metric === metric);
+      // The farthest quantile that rests on enough.
+      const level = LEVELS.findLast((name) => row && row[name].value !== null);
+      const { value = null, baseline = null } = level ? row[level] : {};
+      const beside = baseline === null ? "" : `baseline ${ms(baseline)} ms, ${change(value, baseline)}`;
+      add(level ? `${title} ${level}` : title, value === null ? "too few" : `${ms(value)} ms`, beside);
     }
     const base = rates.baseline_output_tokens_per_s;
     add("Output", `${figure(rates.output_tokens_per_s)} tok/s`, base === null ? `${figure(rates.requests_per_s)} requests/s` : `baseline ${figure(base)} tok/s`);

@@ -90,6 +90,11 @@ def test_why_it_is_not_valid_is_said_as_soon_as_it_is_so() -> None:
     live.workers["w1"].health.loop_lag_p99_s = 0.001
     live.lost = lambda: {"w1": "went silent"}
     assert "w1 went silent" in live.reasons()[0]
+    live.lost = dict
+    for late in (5, 6, 70):
+        live.see_engine({"simulated_behind_steps_total": late, "step_tokens_count": 1000 + 10 * late})
+    assert "the embedded engine fell behind real time in 10.0% of its steps" in live.reasons()[0]
+    live.lost = lambda: {"w1": "went silent"}
     told = web_tab.snapshot(live, "running")
     assert told["validity"]["word"] == "not valid"
     assert [worker["lost"] for worker in told["workers"]] == [None, "went silent"]
