@@ -58,7 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (show, check, sample):
         sub.add_argument("--trace", type=Path, metavar="FILE", help="the trace file of a workload that replays one")
     show.add_argument(
-        "--seconds", type=_seconds, default=60.0, metavar="S", help="of arrivals that are drawn (default 60)"
+        "--seconds",
+        type=_seconds,
+        metavar="S",
+        help="of arrivals that are drawn (default: a minute, all stages, or a wave)",
     )
     show.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the arrivals that are drawn (default 0)")
     sample.add_argument("-n", type=_count, default=3, metavar="N", help="how many requests (default 3)")
@@ -97,8 +100,8 @@ def _show(arguments: argparse.Namespace) -> int:
     if file is not None:
         facts["trace"] = describe_trace(file, next(iter(workload.classes.values())))
         text += "\n" + render_trace(facts["trace"])
-    if workload.arrival.open and (file is not None or workload.arrival.kind != "trace"):
-        facts["arrivals"] = describe_arrivals(workload, arguments.seed, arguments.seconds, arguments.trace)
+    if workload.arrival.open and workload.arrival.kind != "trace" and workload.trace is None:
+        facts["arrivals"] = describe_arrivals(workload, arguments.seed, arguments.seconds)
         text += "\n" + render_arrivals(facts["arrivals"])
     if arguments.json:
         _print_json(facts)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
+from workloads.arrivals import ArrivalSpec
 from workloads.lengths import Length
 from workloads.plan import Plan, make_plan
 from workloads.sources.past_run import Replay
@@ -28,6 +28,8 @@ def describe(workload: Workload) -> dict[str, Any]:
     for name, item in workload.classes.items():
         share = item.weight / total
         entry: dict[str, Any] = {"share": share, "endpoint": item.path, "shared_tokens": item.shared_tokens}
+        if item.turns:
+            entry["turns"] = _figures(item.turns.count)
         for side, length in (("input", item.input_tokens), ("output", item.output_tokens)):
             if length is not None:
                 entry[f"{side}_tokens"] = _figures(length)
@@ -79,8 +81,9 @@ def render(workload: Workload) -> str:
         ]
     if "offered" in facts:
         offered = facts["offered"]
+        talks = any(item.turns for item in workload.classes.values())
         lines.append(
-            f"  offered     {offered['requests_per_s']:g} requests/s, "
+            f"  offered     {offered['requests_per_s']:g} {'first requests' if talks else 'requests'}/s, "
             f"{offered['input_tokens_per_s']:,.0f} tokens/s in, "
             f"{offered['output_tokens_per_s']:,.0f} out"
         )
@@ -111,9 +114,10 @@ def describe_trace(file: TraceFile | Replay, item: RequestClass) -> dict[str, An
     return facts
 
 
-def describe_arrivals(workload: Workload, seed: int, seconds: float, trace: Path | None = None) -> dict[str, Any]:
-    """Requests due per slice of the first `seconds`, of the schedule that this seed gives."""
-    plan = make_plan(workload, seed=seed, model="", counter=None, trace=trace)
+def describe_arrivals(workload: Workload, seed: int, seconds: float | None) -> dict[str, Any]:
+    """Requests due per slice of the first `seconds` (None: of a minute, all stages, or a whole wave)."""
+    seconds = seconds or _span_of(workload.arrival)
+    plan = make_plan(workload, seed=seed, model="", counter=None)
     slices = [0] * _COLUMNS
     for index in itertools.count() if plan.length is None else range(plan.length):
         due_s = plan.arrival_s(index)
@@ -121,6 +125,12 @@ def describe_arrivals(workload: Workload, seed: int, seconds: float, trace: Path
             break
         slices[int(due_s / seconds * _COLUMNS)] += 1
     return {"seconds": seconds, "seed": seed, "requests": sum(slices), "requests_by_slice": slices}
+
+
+def _span_of(arrival: ArrivalSpec) -> float:
+    if arrival.stages:
+        return max(1.1 * sum(stage.seconds for stage in arrival.stages), 1.0)
+    return arrival.wave.period if arrival.wave else 60.0
 
 
 def render_arrivals(facts: dict[str, Any]) -> str:
@@ -143,7 +153,7 @@ def render_trace(facts: dict[str, Any]) -> str:
     for name, key in (("turns", "turns"), ("input tokens", "input_tokens"), ("output tokens", "output_tokens")):
         if figures := facts.get(key):
             lines.append(
-                f"  {name:13} mean {figures['mean']:,.3g}, p50 {figures['p50']:,}, p99 {figures['p99']:,}, "
+                f"  {name:13} mean {figures['mean']:,.1f}, p50 {figures['p50']:,}, p99 {figures['p99']:,}, "
                 f"max {figures['max']:,}"
             )
     return "\n".join([*lines, *(f"  note: {note}" for note in facts.get("notes", ()))])

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
 from workloads import preset_names
 
@@ -102,6 +104,48 @@ def test_schema_names_the_keys_as_files_have_them() -> None:
     assert {"name", "classes", "arrival", "warm-up", "slo"} <= schema["properties"].keys()
     assert "input-tokens" in schema["$defs"]["RequestClass"]["properties"]
     assert schema["additionalProperties"] is False
+
+
+def test_the_schema_holds_for_every_preset_and_refuses_what_check_refuses() -> None:
+    schema = Draft202012Validator(json.loads(run("schema").stdout))
+    for name in preset_names():
+        data = yaml.safe_load((ROOT / "workloads" / "presets" / f"{name}.yaml").read_text())
+        assert not list(schema.iter_errors(data)), name
+        data["classes"][next(iter(data["classes"]))]["input-tokns"] = 3
+        assert list(schema.iter_errors(data)), name
+
+
+def test_show_draws_conversations_and_arrivals(tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(
+        "name: w\nclasses:\n  a:\n    input-tokens: 50\n    output-tokens: 9\n"
+        "    turns: {count: 4, input-tokens: 20, think-time: 2}\n"
+        "arrival: {kind: constant, request-rate: 8}\n"
+    )
+    shown = run("show", str(path), "--seconds", "16").stdout
+    for expected in ("conversations", "think time    2 s", "8 first requests/s", "128 requests, up to 8/s (seed 0)"):
+        assert expected in shown
+    facts = json.loads(run("show", str(path), "--seconds", "16", "--json").stdout)
+    assert facts["arrivals"]["requests_by_slice"] == [4] * 32
+    assert facts["classes"]["a"]["turns"]["mean"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("frob",), "there is no 'frob'; known: list, show, check, sample, schema"),
+        (("sample", "chat-short", "--seed", "-1"), "'-1' is no seed; give a whole number, 0 or more"),
+        (("sample", "chat-short", "-n", "x"), "'x' is no number of requests; give 1 or more"),
+        (("sample", "chat-short", "--tokenizer", "/none"), "--tokenizer: /none is not a file"),
+        (("show", "azure-code", "--trace", "/none"), "/none: No such file or directory"),
+        (("check", "tests"), "unknown workload 'tests'"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], said: str) -> None:
+    ended = run(*arguments)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert ended.stderr.startswith("workloads: ")
+    assert said in ended.stderr
 
 
 def test_every_command_has_help() -> None:
