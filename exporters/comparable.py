@@ -123,7 +123,8 @@ def _other_definition(base: Sequence[Comparable], candidate: Sequence[Comparable
         if differing:
             return [f"another workload: {first.get('name')} is defined otherwise ({', '.join(differing)})"]
     bodies = [sorted({_shown(run.facts.meta.get("bodies_sha256")) for run in runs}) for runs in (base, candidate)]
-    same_seeds = {_shown(r.facts.seed) for r in base} == {_shown(r.facts.seed) for r in candidate}
+    seeds = [{f"{r.facts.seed} {r.facts.meta.get('salt') or ''}" for r in side} for side in (base, candidate)]
+    same_seeds = seeds[0] == seeds[1]
     if bodies[0] != bodies[1] and same_seeds and None not in (one.get("bodies_sha256"), other.get("bodies_sha256")):
         return ["another workload: the same seed yielded other requests (bodies_sha256 differs)"]
     return []

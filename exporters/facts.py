@@ -6,6 +6,8 @@
 - `workload` (`{"name": …, …resolved}` or a name), `seed`, `arrival` (`{"kind", "rate", …}`), `users`, `slo` (text)
 - `target`, `model`, `engine` (`{"name", "version", "simulated"}`), `simulated`, `clock`, `bodies_sha256`
 - `launch`: `{"name", "engine", "device", "args": {flag: value}, "env": {…}, "diff": {…}}` of the engine under test
+- `schedule`: `{"sha256", "due_in_window"}` and `rate_changes` (`[[seconds, rate], …]`) of an open loop
+- `prefix_cache`: `{"queried_tokens", "hit_tokens", "designed_share"}` by the engine's own counters
 - `window`: `{"start_ns", "end_ns"}`, the end of the warm-up and the stop of sending
 - `workers`: `{worker: measurements of itself}`, see `exporters.quality.WorkerHealth`
 """
@@ -79,10 +81,25 @@ class Facts:
 
     @property
     def rate(self) -> float | None:
-        """Requests/s asked of the whole fleet, in open loop."""
+        """Requests/s asked of the whole fleet, in open loop; None where it was not one rate all the time."""
         arrival = self.meta.get("arrival")
-        rate = arrival.get("rate") if isinstance(arrival, Mapping) else None
+        if not isinstance(arrival, Mapping) or self.meta.get("rate_changes") or arrival.get("stages"):
+            return None
+        rate = arrival.get("rate")
         return float(rate) if rate and self.open_loop else None
+
+    @property
+    def due(self) -> int | None:
+        """How many requests the schedule had for the window, in open loop."""
+        schedule = self.meta.get("schedule")
+        due = schedule.get("due_in_window") if isinstance(schedule, Mapping) else None
+        return None if due is None else int(due)
+
+    @property
+    def prefix_cache(self) -> Mapping[str, Any]:
+        """Tokens that the engine looked for in its prefix cache and found, and the share it was designed to find."""
+        value = self.meta.get("prefix_cache")
+        return value if isinstance(value, Mapping) else {}
 
     @property
     def burstiness(self) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from exporters.columns import Columns
+from exporters.columns import ABSENT, Columns
 from exporters.facts import Facts, Window
 
 READ_CLOCKS = frozenset({"user"})
@@ -68,6 +68,11 @@ class Measured:
     wall_clock_step_s: float | None
     unaccounted: tuple[str, ...]
     broken_off: bool = False
+    due: int | None = None
+    missing: int = 0
+    """Requests of the schedule, inside the window, and how many of them were not sent as far as is known."""
+    cache_hit_share: float | None = None
+    cache_designed_share: float | None = None
     engine_late_share: float | None = None
     """Share of the embedded engine's steps that it handled over 20 ms after their simulated end."""
 
@@ -77,8 +82,18 @@ class Measured:
         return self.loop_lag_p99_s is None or self.loop_lag_p99_s > 0.002
 
     @property
+    def cache_surplus(self) -> float | None:
+        """By how much the engine's prefix cache found more than the workload shares; None where that is not known."""
+        if self.cache_hit_share is None or self.cache_designed_share is None:
+            return None
+        return self.cache_hit_share - self.cache_designed_share
+
+    @property
     def rate_share(self) -> float | None:
-        """Achieved over requested rate; None where random arrivals alone may have made up for what is missing."""
+        """Sent over due; without a schedule achieved over requested rate, None where random arrivals alone may have
+        made up for what is missing."""
+        if self.due is not None:
+            return 1 - self.missing / self.due if self.due else None
         if not self.rate_requested or self.rate_achieved is None:
             return None
         if self.rate_chance and self.rate_achieved + self.rate_chance >= self.rate_requested:
@@ -154,7 +169,7 @@ RULES: tuple[Rule, ...] = (
         lambda m: m.rate_share,
         0.97,
         ANY_CLOCK,
-        "only {found:.1%} of the request rate asked for was reached (limit {limit:.0%})",
+        "only {found:.1%} of the requests asked for were sent (limit {limit:.0%})",
         lambda m: f"{m.add_workers}, or raise --max-in-flight if it was reached",
         floor=True,
     ),
@@ -186,6 +201,14 @@ RULES: tuple[Rule, ...] = (
         ANY_CLOCK,
         "the wall clock was stepped by {found:.3f} s during the run (limit {limit} s)",
         lambda m: "let the machine's clock be slewed, not stepped, while measuring",
+    ),
+    Rule(
+        lambda m: m.cache_surplus,
+        0.02,
+        ANY_CLOCK,
+        "the engine's prefix cache served {found:.1%} of the prompt tokens more than the workload shares (limit "
+        "{limit:.0%}), so these are not the latencies of new prompts",
+        lambda m: "leave out --seed or add --salt fresh, so that no earlier run sent the same; or keep others off it",
     ),
     Rule(
         lambda m: m.engine_late_share,
@@ -233,6 +256,7 @@ def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Map
     lag = columns.values("send_lag_s", inside)
     health = {name: _health(entry) for name, entry in facts.workers.items()}
     asked = _total(h.in_flight_asked for h in health.values())
+    missing = _missing(columns, facts, window, health)
     return Measured(
         clock=facts.clock or next(iter(sorted(columns.clocks)), "user"),
         workers=max(len(health), len(columns.workers), 1),
@@ -241,7 +265,7 @@ def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Map
         coalesced_share=float(columns.coalesced[inside].sum() / events) if events else None,
         loop_lag_p99_s=_greatest(h.loop_lag_p99_s for h in health.values()),
         send_lag_p99_s=float(np.quantile(lag, 0.99)) if lag.size and facts.open_loop else None,
-        rate_requested=facts.rate,
+        rate_requested=facts.rate if facts.rate or not facts.due else facts.due / window.seconds,
         rate_achieved=sent / window.seconds if facts.open_loop else None,
         rate_chance=_chance(facts, window),
         worker_cpu_max=_greatest(h.cpu_share for h in health.values()),
@@ -249,8 +273,11 @@ def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Map
         cancelled_share=float((inside & (columns.outcome == 2)).sum() / sent) if sent else 0.0,
         in_flight_ratio=_in_flight(columns, health.values(), window) / asked if asked else None,
         wall_clock_step_s=_greatest(h.wall_clock_step_s for h in health.values()),
-        unaccounted=tuple(_unaccounted(columns, health)),
+        unaccounted=tuple(_unaccounted(columns, health, missing)),
         broken_off=bool(facts.meta.get("broken_off")),
+        due=facts.due,
+        missing=missing,
+        **_cache(facts.prefix_cache),
         engine_late_share=_engine_late_share(engine, window),
     )
 
@@ -289,8 +316,29 @@ def _chance(facts: Facts, window: Window) -> float:
     return 3 * math.sqrt(facts.rate * window.seconds / shape) / window.seconds
 
 
-def _unaccounted(columns: Columns, health: Mapping[str, WorkerHealth]) -> Iterable[str]:
+def _missing(columns: Columns, facts: Facts, window: Window, health: Mapping[str, WorkerHealth]) -> int:
+    """How many of the requests that were due inside the window were not sent, as far as is known."""
+    told = _total(h.sent for h in health.values()) or 0
+    if facts.due is None or (columns.index.size < told and not any(h.lost for h in health.values())):
+        # Records were thinned (--records): that one is not there means nothing.
+        return 0
+    first = columns.in_window & (columns.scheduled_ns != ABSENT) & (columns.scheduled_ns < window.end_ns)
+    return max(facts.due - int(first.sum()), 0)
+
+
+def _cache(found: Mapping[str, Any]) -> dict[str, float | None]:
+    if not found.get("queried_tokens"):
+        return {}
+    return {
+        "cache_hit_share": found["hit_tokens"] / found["queried_tokens"],
+        "cache_designed_share": found.get("designed_share"),
+    }
+
+
+def _unaccounted(columns: Columns, health: Mapping[str, WorkerHealth], missing: int) -> Iterable[str]:
     """Where a worker's own counts and the records that arrived from it disagree."""
+    if missing and any(entry.lost is not None for entry in health.values()):
+        yield f"{missing} requests that were due in the window were not heard of; {_GATHER}"
     for name, entry in health.items():
         if entry.lost is not None:
             yield lost_worker(name, entry.lost)

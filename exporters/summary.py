@@ -45,6 +45,10 @@ def summarise(
             "send_lag_p99_s": measured.send_lag_p99_s,
             "rate_requested": measured.rate_requested,
             "rate_achieved": measured.rate_achieved,
+            "requests_due": measured.due,
+            "requests_missing": measured.missing if measured.due is not None else None,
+            "cache_hit_share": measured.cache_hit_share,
+            "cache_designed_share": measured.cache_designed_share,
             "worker_cpu_max": measured.worker_cpu_max,
             "reasons": broken,
         },
@@ -84,7 +88,7 @@ def _part(
             for metric in ADJUSTED
             if values[metric].size or requests["failed"]
         },
-        "goodput": _goodput(columns, chosen, window, objectives, slo),
+        "goodput": _goodput(columns, chosen, of_class, window, objectives, slo),
         "objectives": [_objective(o, values, requests) for o in objectives if o.statistic or o.metric == "error_share"],
     }
 
@@ -127,7 +131,7 @@ def _throughput(columns: Columns, chosen: Bools, window: Window) -> dict[str, fl
     A request's output tokens are spread evenly over its events.
     """
     ok = chosen & columns.ok
-    ended = ok & (columns.end_ns > window.start_ns) & (columns.end_ns <= window.end_ns)
+    ended = ok & _ended_inside(columns, window)
     delivered = events_inside(columns, ok, window)
     per_event = np.where(columns.output_tokens != ABSENT, columns.output_tokens, 0) / np.maximum(columns.events, 1)
     return {
@@ -135,6 +139,10 @@ def _throughput(columns: Columns, chosen: Bools, window: Window) -> dict[str, fl
         "output_tokens_per_s": float((delivered * per_event).sum() / window.seconds),
         "events_per_s": float(delivered.sum() / window.seconds),
     }
+
+
+def _ended_inside(columns: Columns, window: Window) -> Bools:
+    return (columns.end_ns > window.start_ns) & (columns.end_ns <= window.end_ns)
 
 
 def events_inside(columns: Columns, chosen: Bools, window: Window) -> Floats:
@@ -170,18 +178,27 @@ def _tokens(columns: Columns, ok: Bools) -> dict[str, Any]:
 
 
 def _goodput(
-    columns: Columns, chosen: Bools, window: Window, objectives: tuple[Objective, ...], slo: str | None
+    columns: Columns,
+    chosen: Bools,
+    of_class: Bools,
+    window: Window,
+    objectives: tuple[Objective, ...],
+    slo: str | None,
 ) -> dict[str, Any]:
-    """Share and rate of requests, of all sent, that succeeded and met every latency objective.
+    """Requests that succeeded and met every latency objective: their share of all sent in the window, and how many of
+    them ended in it a second, as throughput counts (and so at most as many).
 
     A bound on a metric with one value a request holds for that value, whatever quantile it names for the run; a bound
     on a quantile of ITL holds for that quantile of the request's own gaps, on plain ITL for its longest gap.
     """
     if not objectives:
         return {"slo": slo, "requests_per_s": None, "share": None}
-    sent = int(chosen.sum())
-    met = int((chosen & _met(columns, objectives)).sum())
-    return {"slo": slo, "requests_per_s": met / window.seconds, "share": met / sent if sent else None}
+    sent, good = int(chosen.sum()), _met(columns, objectives)
+    return {
+        "slo": slo,
+        "requests_per_s": float((of_class & good & _ended_inside(columns, window)).sum() / window.seconds),
+        "share": int((chosen & good).sum()) / sent if sent else None,
+    }
 
 
 def good_requests(columns: Columns, facts: Facts) -> Bools | None:

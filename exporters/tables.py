@@ -72,12 +72,26 @@ def _body(summary: Mapping[str, Any], seconds: float) -> list[str]:
         f"{requests['sent']} sent in {seconds:.1f} s = {accounts} + {requests['cancelled']} cancelled",
         f"{rates}, {tokens['output']} output tokens by {tokens['source'] or '-'}{per_event}",
     ]
+    lines += said_of_sending(summary["quality"])
     lines += said_of_answers(summary["answers"])
     if goodput["share"] is not None:
         lines.append(f"goodput {goodput['requests_per_s']:.2f} requests/s, {goodput['share']:.1%} met {goodput['slo']}")
     for objective in summary["objectives"]:
         word = {True: "met", False: "MISSED", None: "too few to tell"}[objective["met"]]
         lines.append(f"objective {objective['text']}: {word}")
+    return lines
+
+
+def said_of_sending(quality: Mapping[str, Any]) -> list[str]:
+    """How the schedule was kept, and what the engine's prefix cache found; nothing where neither is known."""
+    lines = []
+    if quality.get("requests_due"):
+        due, missing = quality["requests_due"], quality["requests_missing"]
+        lines.append(f"{due} requests were due, {missing} of them not sent" if missing else f"all {due} due were sent")
+    hit, designed = quality.get("cache_hit_share"), quality.get("cache_designed_share")
+    if hit is not None:
+        beside = "" if designed is None else f", {designed:.1%} by design"
+        lines.append(f"prefix cache: {hit:.1%} of the prompt tokens found{beside}")
     return lines
 
 

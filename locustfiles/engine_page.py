@@ -46,6 +46,15 @@ def read_page(page: str, time_ns: int) -> dict[str, Any]:
     return sample
 
 
+def read_now(api: Api) -> dict[str, Any]:
+    """The page as it stands; only `time_ns` where it cannot be had."""
+    try:
+        status, content = api.get("/metrics")
+    except BadInput:
+        status, content = 0, b""
+    return read_page(content.decode("utf-8", "replace") if status == 200 else "", time.time_ns())
+
+
 def watch(api: Api, keep: Callable[[dict[str, Any]], None]) -> gevent.Greenlet:
     """Hands `keep` a sample a second until the greenlet returned is killed. A page that cannot be had is skipped."""
 

@@ -19,7 +19,7 @@ from locust import events, runners, stats
 from locust.env import Environment
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
-from locustfiles import console, locust_stats, tail_tab
+from locustfiles import console, locust_stats, rate_page, tail_tab
 from locustfiles.crew import Crew
 from locustfiles.enlisted import Enlisted
 from locustfiles.fleet import REPORT_INTERVAL_S, Alone, Distributed
@@ -186,10 +186,11 @@ class _Head:
             self._leader.fleet = alone
         options = environment.parsed_options
         if web_ui is not None:
-            announce_starts(web_ui, self._admission)
             base_path = getattr(options, "web_base_path", "") or ""
+            announce_starts(web_ui, self._admission, self._change_rate)
             self._leader.metrics.mount(web_ui, base_path)
             tail_tab.mount(web_ui, base_path, self._leader.metrics)
+            rate_page.mount(web_ui, base_path, self._leader)
         if port := getattr(options, "prometheus_port", None):
             self._leader.metrics.serve(int(port))
         environment.events.test_start.add_listener(self._begin)
@@ -200,6 +201,9 @@ class _Head:
 
     def hurry(self) -> None:
         self._leader.hurry()
+
+    def _change_rate(self, text: str) -> None:
+        self._leader.change_rate(rate_page.number(text))
 
     @property
     def _headless(self) -> bool:

@@ -25,12 +25,13 @@ from exporters.compare import Comparison
 from exporters.run_store import RunStore
 from locustfiles import engine_page, report_file
 from locustfiles.against import baseline_runs, compare_with, keep_as
+from locustfiles.cache_check import CacheCheck
 from locustfiles.dealing import Cut
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
 from locustfiles.fleet import Fleet
 from locustfiles.messages import Assignment, Introduction, Report
 from locustfiles.metrics_page import MetricsPage
-from locustfiles.rate_control import RateControl
+from locustfiles.rate_control import RateControl, no_rate
 from locustfiles.record_share import thin
 from locustfiles.run_facts import (
     LAUNCH_CONFIG,
@@ -41,9 +42,11 @@ from locustfiles.run_facts import (
     notes_of,
     redacted,
     sent_in_all,
+    window_of_schedule,
 )
 from locustfiles.settings import FRESH, ApiKey, Settings, chosen, fresh_salt, fresh_seed, read_settings
 from tailgate.exits import BadInput, Exit, worst
+from tailgate.objectives import sources_of
 from workloads import Plan, calibrate_for, make_plan
 
 logger = logging.getLogger(__name__)
@@ -67,6 +70,7 @@ class Course:
     sums: dict[str, Sums] = field(default_factory=dict)
     plan: Plan | None = None
     rates: RateControl | None = None
+    cache: CacheCheck | None = None
     watcher: gevent.Greenlet | None = None
     ending: bool = False
     ended: Event = field(default_factory=Event)
@@ -134,6 +138,7 @@ class Leader:
         store.update_meta(workers=course.workers, clock=clock_of(crew), window=window, notes=notes_of(crew))
         if server.has_metrics and not os.environ.get(LAUNCH_CONFIG):
             course.watcher = engine_page.watch(api, lambda sample: self._keep_engine(store, sample))
+        course.cache = CacheCheck(api) if server.has_metrics else None
         self.metrics.begin(store.meta, store.directory, crew, lambda: self.fleet.lost, baseline)
         self.fleet.start(run_id, course.start_ns, _cut_of(course))
         if course.rates is not None:
@@ -226,19 +231,29 @@ class Leader:
             raise BadInput("this run is a closed loop", "change its number of users, or start one with --request-rate")
         course.rates.change(rate)
 
+    def rate_state(self) -> dict[str, Any]:
+        """What a person sees of the current run's rate, as `RateControl.state` says it."""
+        course = self.course
+        if course is None or course.start_ns == 0 or course.ending:
+            return no_rate("There is no run")
+        return course.rates.state() if course.rates else no_rate("The run is a closed loop: its users set the rate")
+
     def _set_pace(self, course: Course, at_s: float, rate: float) -> None:
         self.fleet.change_rate(course.run_id, at_s, rate)
         course.store.update_meta(rate_changes=course.rates.changes if course.rates else [])
 
     def _kept(self, course: Course, start_ns: int, end_ns: int) -> dict[str, Any]:
-        """What run.json says of how the schedule was kept; nothing in a closed loop."""
-        if course.plan is None or course.plan.schedule is None:
-            return {}
-        begins, ends = (course.plan.schedule.due_before((ns - course.start_ns) / 1e9) for ns in (start_ns, end_ns))
-        limit = course.settings.num_requests
-        due = ends - begins if limit is None else max(min(ends, limit) - begins, 0)
+        """What run.json says of the engine's cache, and of how the schedule was kept in open loop."""
+        assert course.plan is not None, "made before the run began"
+        sent = sum(one.requests for one in course.sums.values())
+        kept: dict[str, Any] = {"prefix_cache": course.cache.end(course.plan, sent) if course.cache else None}
+        if course.plan.schedule is None:
+            return kept
+        found = window_of_schedule(
+            course.plan.schedule, course.start_ns, (start_ns, end_ns), course.settings.num_requests
+        )
         redeals = [{"from_index": index, "workers": count} for index, count in self.fleet.redeals]
-        return {"schedule": {**course.store.meta["schedule"], "due_in_window": due, "redeals": redeals}}
+        return kept | {"schedule": {**course.store.meta["schedule"], **found, "redeals": redeals}}
 
     def exit_code(self) -> Exit:
         """The exit code of the last run that was summed up."""
@@ -320,9 +335,8 @@ class Leader:
             "salt": salt,
             "arrival": {
                 "kind": arrival.kind,
-                "rate": None if arrival.stages else arrival.request_rate,
-                "text": arrival.text(),
-                **arrival.model_dump(exclude_none=True, include={"request_rate", "rate_per_user", "stages", "wave"}),
+                "rate": arrival.request_rate,
+                **arrival.model_dump(exclude_none=True, include={"rate_per_user", "stages", "wave"}),
                 "burstiness": arrival.burstiness,
                 "max_in_flight": settings.max_in_flight,
                 "trace": str(settings.trace) if settings.trace else None,
@@ -362,7 +376,7 @@ class Leader:
             server.url,
             " - SIMULATED" if engine.simulated else "",
         )
-        for note in notes_of(crew):
+        for note in (*notes_of(crew), *sources_of(settings.slo or "")):
             logger.info("%s", note)
         logger.info("run directory: %s", store.directory)
 

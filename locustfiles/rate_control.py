@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import gevent
 
@@ -18,6 +19,11 @@ logger = logging.getLogger(__name__)
 _LEAD_S = 0.5
 _PERIOD_S = 0.25
 _HIGHEST = 1e6
+
+
+def no_rate(why: str) -> dict[str, Any]:
+    """`RateControl.state` where there is no rate to be changed."""
+    return {"open": False, "text": why, "rate": None, "unit": "requests/s"}
 
 
 class RateControl:
@@ -45,6 +51,18 @@ class RateControl:
         at_s = self._set(rate, _LEAD_S)
         unit = " times the trace's own pace" if self._arrival.kind == "trace" else " requests/s"
         logger.info("%g%s from %.1f s on", rate, unit, at_s)
+
+    def state(self) -> dict[str, Any]:
+        """`open` (may it be changed by hand), `text`, `rate` (None where it varies by itself) and its `unit`."""
+        arrival = self._arrival
+        planned = None if arrival.stages or arrival.wave else arrival.request_rate
+        trace = arrival.kind == "trace"
+        return {
+            "open": not arrival.rate_per_user,
+            "text": f"As planned: {arrival.text()}",
+            "rate": self.changes[-1][1] if self.changes else planned,
+            "unit": "times the trace's pace" if trace else "requests/s",
+        }
 
     def follow(self, users: Callable[[], int]) -> None:
         """From now on the rate is that of `users`, each of whom stands for `rate-per-user`."""

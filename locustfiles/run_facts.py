@@ -11,6 +11,7 @@ import msgspec
 
 from locustfiles.messages import Introduction
 from tailgate.exits import BadInput
+from workloads.schedule import Schedule
 
 LAUNCH_CONFIG = "TAILGATE_LAUNCH_CONFIG"
 """Environment variable with the path of a JSON file that run.json keeps under `launch`.
@@ -96,3 +97,11 @@ def sent_in_all(sums: Iterable[Sums]) -> dict[str, Any]:
         "bodies_sum": f"{sum(one.bodies for one in known) % 2**256:064x}",
         "schedule_sum": f"{sum(one.schedule for one in known) % 2**256:064x}",
     }
+
+
+def window_of_schedule(
+    schedule: Schedule, began_ns: int, window_ns: tuple[int, int], limit: int | None
+) -> dict[str, Any]:
+    """How many requests were due in the window (epoch ns) of a run that began at `began_ns`, of `limit` in all."""
+    first, end = (schedule.due_before((ns - began_ns) / 1e9) for ns in window_ns)
+    return {"due_in_window": end - first if limit is None else max(min(end, limit) - first, 0)}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gevent
-from flask import jsonify
+from flask import jsonify, request
 from gevent.event import AsyncResult
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner
 from locust.web import WebUI
+
+from tailgate.exits import BadInput
 
 _PATIENCE_S = 150.0
 _SWARM = "locust.swarm"
@@ -34,8 +37,11 @@ class Admission:
         return self._answer.get(timeout=timeout_s)
 
 
-def announce_starts(web_ui: WebUI, admission: Admission) -> None:
-    """Wraps the Start button's request. Locust itself answers yes before it has tried."""
+def announce_starts(web_ui: WebUI, admission: Admission, change_rate: Callable[[str], None]) -> None:
+    """Wraps the Start button's request. Locust itself answers yes before it has tried.
+
+    While a run goes on the same request edits it; a `request_rate` in it is then a live change of the rate.
+    """
     assert web_ui.app is not None, "made by its constructor"
     start = web_ui.app.view_functions[_SWARM]
 
@@ -45,6 +51,12 @@ def announce_starts(web_ui: WebUI, admission: Admission) -> None:
         running = runner.state in (STATE_RUNNING, STATE_SPAWNING)
         nobody = isinstance(runner, MasterRunner) and runner.worker_count == 0
         admission.ask()
+        rate = request.form.get("request_rate")
+        if running and rate and rate != str(getattr(web_ui.environment.parsed_options, "request_rate", None)):
+            try:
+                change_rate(rate)
+            except BadInput as error:
+                return jsonify({"success": False, "message": str(error), "host": web_ui.environment.host})
         response = start()
         answer = response.get_json(silent=True) if hasattr(response, "get_json") else None
         if running or nobody or not answer or not answer.get("success"):

@@ -1,4 +1,4 @@
-"""Service-level objectives as users write them: `ttft_p95<1s,itl_p95<100ms,error_share<1%`."""
+"""Service-level objectives as users write them: `ttft_p95<1s,itl_p95<100ms,error_share<1%`, or a preset's name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tailgate.exits import BadInput
+from tailgate.slo_presets import PRESETS
 
 LATENCIES = ("ttft", "itl", "itl_token", "stall", "tpot", "e2e", "send_lag", "ttft_scheduled", "e2e_scheduled")
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0}
@@ -34,12 +35,25 @@ class Objective:
 
 
 def parse_objectives(text: str, source: str = "--slo") -> tuple[Objective, ...]:
-    """`text` as objectives, in order. Raises `BadInput` naming the term at fault."""
-    return tuple(_term(term.strip(), source) for term in text.split(",") if term.strip())
+    """`text` as objectives, in order; a preset's name stands for its own. Raises `BadInput` naming the faulty term."""
+    return tuple(
+        _term(part.strip(), source)
+        for term in text.split(",")
+        for part in (PRESETS[term.strip()].objectives if term.strip() in PRESETS else term).split(",")
+        if part.strip()
+    )
+
+
+def sources_of(text: str) -> tuple[str, ...]:
+    """Where the presets named in `text` come from, a line each."""
+    named = [term.strip() for term in text.split(",")]
+    return tuple(f"{name}: {PRESETS[name].objectives}, {PRESETS[name].source}" for name in named if name in PRESETS)
 
 
 def _term(term: str, source: str) -> Objective:
     mend = "write it like ttft_p95<1s, itl_p95<100ms or error_share<1%"
+    if re.fullmatch(r"[A-Za-z][\w.-]*", term):
+        raise BadInput(f"{source}: no preset '{term}'", f"known: {', '.join(PRESETS)}; or {mend}")
     match = _TERM.match(term)
     if not match:
         raise BadInput(f"{source}: cannot read the objective '{term}'", mend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tailgate.exits import BadInput
 
@@ -205,8 +205,8 @@ def _checked(keys: dict[str, Any]) -> ArrivalSpec:
             raise BadInput(f"{flag}: {value:g} is not a rate", "give requests per second, above 0")
     try:
         return ArrivalSpec(**keys)
-    except ValueError as error:
-        message = str(error).splitlines()[2].strip().removeprefix("Value error, ").partition(" [type=")[0]
+    except ValidationError as error:
+        message = str(error.errors(include_url=False)[0]["msg"]).removeprefix("Value error, ")
         raise BadInput(f"--arrival {kind}: {message}") from None
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from workloads.arrivals import ArrivalSpec
 from workloads.bodies import Answer, BodyOptions, demanded_tokens, encode_body, next_body
 from workloads.lengths import Fixed
 from workloads.prompts import Prompt, Prompter
+from workloads.reuse import PrefixCache, Reuse
 from workloads.schedule import Schedule, make_schedule
 from workloads.sources import Design, Source
 from workloads.sources.mix import Mix
@@ -142,6 +146,45 @@ class Plan:
             total.update(len(body).to_bytes(8, "little"))
             total.update(body)
         return total.hexdigest()
+
+    def designed_reuse(self, requests: int) -> Reuse | None:
+        """What an engine's prefix cache can find of the first `requests` prompts, by design; None where nobody counted
+        their tokens. Later turns of a conversation are taken to follow its first at once."""
+        cache = PrefixCache()
+        for index in itertools.count() if self.length is None else range(self.length):
+            design = self._clipped(self._source.design(index))
+            if design.input_tokens is None:
+                return None
+            cache.add(self._shared_parts(design), design.input_tokens)
+            whole = design.input_tokens + design.output_tokens
+            for turn in range(1, design.turns):
+                follows = self._source.turn(index, turn)
+                prompt = whole + follows.input_tokens
+                if follows.text is not None:
+                    return None
+                if prompt + follows.output_tokens > (self._max_model_len or math.inf):
+                    break
+                cache.add_known(whole, prompt)
+                whole = prompt + follows.output_tokens
+            if cache.prompts >= requests:
+                break
+        return cache.reuse
+
+    def _shared_parts(self, design: Design) -> list[tuple[Hashable, int]]:
+        """What a prompt is made of, as far as others may begin with the same, as `PrefixCache` takes it."""
+        name, item = design.request_class, self.workload.classes[design.request_class]
+        shape = self._shapes[name]
+        parts: list[tuple[Hashable, int]] = [(f"{shape.key} {design.model or item.model}", self._prompter.base(shape))]
+        if item.system_prompt_tokens:
+            parts.append((f"system {name}", item.system_prompt_tokens))
+        if item.shared_prefix and design.group is not None:
+            parts.append((f"group {name} {design.group}", item.shared_prefix.tokens))
+        if item.documents:
+            parts += [(f"document {name} {number}", item.documents.tokens) for number in design.documents]
+        parts += [(block, design.block_tokens) for block in design.blocks or ()]
+        if design.text_number is not None:
+            parts.append((f"text {design.text_number}", design.input_tokens or 0))
+        return parts
 
     def _prompt(self, index: int, design: Design, item: RequestClass) -> tuple[Prompt, int]:
         shape = self._shapes[design.request_class]

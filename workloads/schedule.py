@@ -98,13 +98,12 @@ class Schedule:
 
     def due_before(self, seconds: float) -> int:
         """How many requests are due before that time; they are those with the lowest indices."""
-        limit = self._curve.count(seconds) if seconds > 0 else 0.0
         low, high = 0, 1
-        while not self._reaches(high - 1, limit):
+        while not self._reaches(high - 1, seconds):
             low, high = high, high * 2
         while low < high:
             middle = (low + high) // 2
-            if self._reaches(middle, limit):
+            if self._reaches(middle, seconds):
                 high = middle
             else:
                 low = middle + 1
@@ -122,8 +121,8 @@ class Schedule:
             total.update((_NEVER_NS if math.isinf(due_s) else int(due_s * 1e9)).to_bytes(8, "little"))
         return total.hexdigest()
 
-    def _reaches(self, index: int, limit: float) -> bool:
-        return (self._length is not None and index >= self._length) or self._process.at(index) >= limit
+    def _reaches(self, index: int, seconds: float) -> bool:
+        return (self._length is not None and index >= self._length) or self.at(index) >= seconds
 
 
 def make_schedule(spec: ArrivalSpec, seed: int, source: Source | None = None, time_scale: float = 1.0) -> Schedule:
