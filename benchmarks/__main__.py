@@ -22,6 +22,8 @@ PARTS = {
     "validity": "whether runs beyond that say so, and runs below never do",
     "client_many": "thousands of slow streams in one process",
     "arrivals": "Poisson arrivals as they are really sent, on one worker and on four",
+    "arrivals_traces": "the Azure and Mooncake traces at ten times their pace",
+    "arrivals_overload": "waiting as queueing theory has it, in open loop; and how closed loop hides it",
     "prompt_preparation": "what making prompts of exact length costs",
     "big_files": "what a file of a million rows costs a worker",
     "engine_lateness": "how late the embedded engine writes",
