@@ -8,7 +8,7 @@ from exporters.quantiles import LEVELS
 from exporters.report import alone
 from exporters.report.differences import config_differences
 from exporters.run import Run
-from exporters.tables import TITLES
+from exporters.tables import TITLES, said_of_sending
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#~!"} | {"\n": " ", "\r": " "})
 
@@ -103,9 +103,9 @@ def _measured(run: Run) -> str:
     counts = (
         f"{requests['sent']} sent, {requests['ok']} ok, {requests['failed']} failed, {requests['cancelled']} cancelled"
     )
-    return (
-        f"- {_safe(run.facts.label)}: {state}, {quality['clock']} clock, {summary['window']['seconds']:.1f} s, {counts}"
-    )
+    told = "".join(f"; {_safe(line)}" for line in said_of_sending(quality))
+    seconds = summary["window"]["seconds"]
+    return f"- {_safe(run.facts.label)}: {state}, {quality['clock']} clock, {seconds:.1f} s, {counts}{told}"
 
 
 def _safe(text: str) -> str:

@@ -19,7 +19,7 @@ from exporters.report import alone, figures
 from exporters.report.differences import config_differences
 from exporters.report.offered import offered_plot
 from exporters.run import Run
-from exporters.tables import TITLES
+from exporters.tables import TITLES, said_of_sending
 
 _HERE = Path(__file__).parent
 _SCALE = 2.0
@@ -176,7 +176,7 @@ def _checks(quality: Mapping[str, Any]) -> str:
         found.append(
             f"{quality['rate_achieved']:.4g} of {quality['rate_requested']:.4g} requests/s asked for were sent"
         )
-    return "; ".join(found)
+    return "; ".join([*found, *said_of_sending(quality)])
 
 
 def _classes(base: list[Run], candidate: list[Run]) -> list[dict[str, Any]]:
