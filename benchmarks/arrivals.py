@@ -42,14 +42,14 @@ def main(quick: bool = False) -> None:
     seconds = _QUICK_SECONDS if quick else _SECONDS
     print(f"Poisson, prompts of {_PROMPT_TOKENS} tokens, {seconds} s; KS: p-value and distance, all gaps of the run.\n")
     print(f"{'req/s':>6}{'workers':>8}{'due':>7}{'sent':>7}{'achieved':>10}", end="")
-    print(f"{'KS scheduled':>20}{'KS sent':>20}{'lag p50':>10}{'p99':>10}{'max':>10}  valid")
+    print(f"{'KS scheduled':>20}{'KS sent':>20}{'lag p50':>10}{'p99':>10}{'max':>10}{'CPU':>6}  valid")
     for rate in _QUICK_RATES if quick else _RATES:
         for workers in (1, 4):
             measure(rate, workers, seconds)
 
 
-def measure(rate: float, workers: int, seconds: float) -> None:
-    """One run, printed as a line."""
+def measure(rate: float, workers: int, seconds: float, *options: str) -> None:
+    """One run, printed as a line; `options` are more of Locust's."""
     folder = Path(tempfile.mkdtemp(prefix="tailgate-bench-"))
     workload, results = folder / "arrivals.yaml", folder / "run"
     workload.write_text(_WORKLOAD)
@@ -59,7 +59,7 @@ def measure(rate: float, workers: int, seconds: float) -> None:
         command += ["-t", f"{seconds + _WARMUP_S:.0f}s", "--warmup", f"{_WARMUP_S}", "--workload", str(workload)]
         command += ["--request-rate", f"{rate}", "--seed", f"{_SEED}", "--results", str(results)]
         command += ["--master-bind-port", f"{port}", "--master-port", f"{port}"]
-        command += ["--processes", f"{workers}"] if workers > 1 else []
+        command += [*options, *(["--processes", f"{workers}"] if workers > 1 else [])]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         meta, summary = (json.loads((results / name).read_text()) for name in ("run.json", "summary.json"))
@@ -82,7 +82,8 @@ def print_line(rate: float, workers: int, meta: dict[str, Any], summary: dict[st
     print(f"{shape_of(np.diff(scheduled), rate):>20}{shape_of(np.diff(sent), rate):>20}", end="")
     p50, p99 = np.quantile(late, [0.5, 0.99])
     assert lag["count"], "every request has a lag"
-    print(f"{p50:>7.3f} ms{p99:>7.3f} ms{late.max():>7.2f} ms  {summary['valid']}", flush=True)
+    cpu = summary["quality"]["worker_cpu_max"]
+    print(f"{p50:>7.3f} ms{p99:>7.3f} ms{late.max():>7.2f} ms{cpu:>6.0%}  {summary['valid']}", flush=True)
 
 
 def shape_of(gaps: Floats, rate: float) -> str:

@@ -179,6 +179,15 @@ def test_goodput_needs_every_objective_and_success() -> None:
     assert [(o["text"], o["met"]) for o in found["objectives"]] == [("ttft_p50<1s", True), ("error_share<1%", False)]
 
 
+def test_goodput_is_never_more_than_throughput() -> None:
+    """A backlog: 100 requests begin in ten seconds, one ends every second. All are good once they end."""
+    backlog = [record(i, at_s=i / 10, ttft_s=i * 0.9 + 1, gaps_s=(0.01,)) for i in range(100)]
+    found = summarise(backlog, meta(10.0, slo="ttft<1000s"))
+    assert found["throughput"]["requests_per_s"] == pytest.approx(1.0, abs=0.11)
+    assert found["goodput"]["requests_per_s"] == found["throughput"]["requests_per_s"]
+    assert found["goodput"]["share"] == 1
+
+
 def _reasons(
     clock: str = "wire", arrival: str = "closed", records: list[RequestRecord] | None = None, **worker: Any
 ) -> str:
@@ -218,10 +227,42 @@ def test_shared_reads_count_only_where_the_reader_was_late() -> None:
 
 def test_a_rate_that_was_not_reached_is_invalid_and_chance_is_not() -> None:
     few = [record(i, at_s=i / 5, gaps_s=(0.01,)) for i in range(100)]
-    assert "only 50.0% of the request rate" in _reasons(arrival="constant", records=few)
+    assert "only 50.0% of the requests asked for were sent" in _reasons(arrival="constant", records=few)
     nearly = [record(i, at_s=i / 10, gaps_s=(0.01,)) for i in range(185)]
     assert _reasons(arrival="poisson", records=nearly) == ""
-    assert "request rate" in _reasons(arrival="constant", records=nearly)
+    assert "requests asked for" in _reasons(arrival="constant", records=nearly)
+
+
+def _open(due: int, **changes: Any) -> dict[str, Any]:
+    """A poisson run of 20 s with 200 requests, whose schedule had `due` of them."""
+    made = [record(i, at_s=i / 10, gaps_s=(0.01,) * 9, scheduled_ns=START_NS + i * 10**8) for i in range(200)]
+    about = meta(20.0, arrival={"kind": "poisson", "rate": 10.0}, schedule={"due_in_window": due})
+    return summarise(made, about | changes)["quality"]
+
+
+def test_what_was_sent_is_held_against_what_was_due() -> None:
+    kept, behind = _open(200), _open(210)
+    assert (kept["requests_due"], kept["requests_missing"], kept["reasons"]) == (200, 0, [])
+    assert behind["requests_missing"] == 10
+    assert "only 95.2% of the requests asked for were sent (limit 97%)" in behind["reasons"][0]
+    varied = _open(200, rate_changes=[[3.0, 20.0]])
+    assert varied["rate_requested"] == pytest.approx(10.0), "what was due, where no one rate was asked for"
+
+
+def test_records_thinned_out_are_not_missing_and_a_lost_workers_are() -> None:
+    assert _open(400, workers={"w0": {"sent": 400, "ok": 400, "failed": 0, "cancelled": 0}})["requests_missing"] == 0
+    lost = _open(210, workers={"w0": {"lost": "went silent", "sent": 205, "ok": 205, "failed": 0, "cancelled": 0}})
+    assert any("10 requests that were due in the window were not heard of" in reason for reason in lost["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("hits", "designed", "said"), [(10, 0.0, False), (30, 0.0, True), (500, 0.49, False), (400, 0.5, False)]
+)
+def test_more_cache_hits_than_designed_make_a_run_invalid(hits: int, designed: float, said: bool) -> None:
+    cache = {"queried_tokens": 1000, "hit_tokens": hits, "designed_share": designed}
+    quality = _open(200, prefix_cache=cache)
+    assert (quality["cache_hit_share"], quality["cache_designed_share"]) == (hits / 1000, designed)
+    assert any("prefix cache served" in reason for reason in quality["reasons"]) is said
 
 
 def test_requests_cut_off_and_too_few_are_invalid() -> None:
@@ -236,7 +277,9 @@ def test_a_workers_own_counts_must_match_what_arrived() -> None:
     assert "counted (190, 10, 0) ok, failed, cancelled but (200, 0, 0) arrived" in _reasons(
         sent=200, ok=190, failed=10, cancelled=0
     )
-    assert "w0 stopped reporting; gather the journals" in _reasons(lost="stopped reporting")
+    assert "w0 stopped reporting, so its last records may be missing here; gather the journals" in _reasons(
+        lost="stopped reporting"
+    )
 
 
 @pytest.mark.parametrize(("behind", "said"), [(0, 0), (5, 0), (30, 1)])

@@ -82,7 +82,7 @@ def test_the_rate_is_changed_by_hand_and_not_by_users(server: Running, small: Pa
         time.sleep(2)
         ask(port, "/tailgate/rate", rate=0)
         time.sleep(1.5)
-        ask(port, "/stop")
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/stop", b"", timeout=60).close()
         while not (directory / "summary.json").exists():
             assert time.monotonic() < deadline + 30
             time.sleep(0.2)

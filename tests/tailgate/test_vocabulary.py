@@ -8,7 +8,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tailgate.exits import BadInput, Exit, run_command, worst
-from tailgate.objectives import parse_objectives
+from tailgate.objectives import parse_objectives, sources_of
+from tailgate.slo_presets import PRESETS
 from tailgate.yaml_file import read_model
 
 
@@ -85,9 +86,19 @@ def test_objectives_are_read_in_seconds_and_shares() -> None:
     assert (errors.metric, errors.limit) == ("error_share", 0.01)
 
 
+def test_a_presets_name_stands_for_its_objectives_and_names_its_source() -> None:
+    found = parse_objectives("mlperf-interactive, error_share<1%")
+    assert [objective.text for objective in found] == ["ttft_p99<450ms", "tpot_p99<40ms", "error_share<1%"]
+    assert "Llama-2-70B" in sources_of("mlperf-interactive,ttft<1s")[0]
+    assert sources_of("ttft<1s") == ()
+    for name, preset in PRESETS.items():
+        assert parse_objectives(name) == parse_objectives(preset.objectives), name
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("mlperf-servr", "no preset 'mlperf-servr'; known: responsive, mlperf-server"),
         ("ttft_p95<1", "names no unit"),
         ("tfft_p95<1s", "unknown metric 'tfft_p95'"),
         ("ttft_p95>1s", "cannot read the objective"),
