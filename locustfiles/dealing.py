@@ -16,6 +16,7 @@ from gevent.event import Event
 
 from locustfiles.feed import NOBODY, Deal
 from locustfiles.messages import Decision, Proposal, Reply
+from workloads import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,15 @@ _MARGIN = 16
 Cut = Callable[[float], int]
 """Which index is the first that is due later than so many seconds from now; 0 where nothing is ever due."""
 Send = Callable[[str, Proposal | Decision], None]
+
+
+def cut_of(plan: Plan, limit: int | None, start_ns: int) -> Cut | None:
+    """Where a run that began at `start_ns` (epoch ns) may be dealt anew; None where no request would be missing that
+    is not sent: the users of an endless closed loop just draw others."""
+    schedule = plan.schedule
+    if schedule is not None:
+        return lambda lead_s: schedule.due_before((time.time_ns() - start_ns) / 1e9 + lead_s)
+    return None if limit is None else lambda lead_s: 0
 
 
 class Dealer:

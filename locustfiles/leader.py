@@ -26,7 +26,7 @@ from exporters.run_store import RunStore
 from locustfiles import engine_page, report_file
 from locustfiles.against import baseline_runs, compare_with, keep_as
 from locustfiles.cache_check import CacheCheck
-from locustfiles.dealing import Cut
+from locustfiles.dealing import cut_of
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
 from locustfiles.fleet import Fleet
 from locustfiles.messages import Assignment, Introduction, Report
@@ -140,7 +140,7 @@ class Leader:
             course.watcher = engine_page.watch(api, lambda sample: self._keep_engine(store, sample))
         course.cache = CacheCheck(api) if server.has_metrics else None
         self.metrics.begin(store.meta, store.directory, crew, lambda: self.fleet.lost, baseline)
-        self.fleet.start(run_id, course.start_ns, _cut_of(course))
+        self.fleet.start(run_id, course.start_ns, cut_of(plan, settings.num_requests, course.start_ns))
         if course.rates is not None:
             course.rates.begin(course.start_ns)
             if settings.arrival.rate_per_user:
@@ -379,15 +379,6 @@ class Leader:
         for note in (*notes_of(crew), *sources_of(settings.slo or "")):
             logger.info("%s", note)
         logger.info("run directory: %s", store.directory)
-
-
-def _cut_of(course: Course) -> Cut | None:
-    """Where requests may be dealt anew; None where none would be missing that is not sent: users just draw others."""
-    plan = course.plan
-    if plan is not None and plan.schedule is not None:
-        schedule = plan.schedule
-        return lambda lead_s: schedule.due_before((time.time_ns() - course.start_ns) / 1e9 + lead_s)
-    return None if course.settings.num_requests is None else lambda lead_s: 0
 
 
 def ask_server(settings: Settings, host: str | None, key: ApiKey) -> tuple[Api, Server]:

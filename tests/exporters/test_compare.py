@@ -146,8 +146,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"clock": "kernel"}, "another clock: wire against kernel"),
     (
         {"workers": {"w0": {"lost": "died"}}},
-        "the candidate run B is not valid: w0 died, so its last records may be missing here; "
-        "gather the journals and run: python -m exporters recover",
+        (
+            "the candidate run B is not valid: w0 died, so its last records may be missing here; "
+            "gather the journals and run: python -m exporters recover"
+        ),
     ),
     ({"bodies_sha256": "b"}, "another workload: the same seed yielded other requests (bodies_sha256 differs)"),
 ]
