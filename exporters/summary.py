@@ -9,6 +9,7 @@ import numpy as np
 
 from exporters import quality
 from exporters.columns import ABSENT, METRICS, OUTCOMES, RETRY, SHORT, Bools, Columns
+from exporters.engine_own import engine_own
 from exporters.facts import Facts, Window, utc
 from exporters.quantiles import Floats, adjusted_statistics, level_of, statistics
 from exporters.record import RequestRecord
@@ -24,7 +25,7 @@ def summarise(
 ) -> dict[str, Any]:
     """The summary of one run. `meta` is its `run.json`; without a window in it the span of the records is taken.
 
-    `engine` are the samples of `engine.jsonl`.
+    `engine` are the samples of `engine.jsonl`; what they say of TTFT and ITL stands under `engine`.
     """
     columns = records if isinstance(records, Columns) else Columns.of(records)
     facts = Facts(meta)
@@ -54,6 +55,7 @@ def summarise(
         },
         "window": {"start_utc": utc(window.start_ns), "seconds": window.seconds},
         **whole,
+        "engine": engine_own(engine, window, whole["metrics"]),
         "classes": {
             name: whole
             if len(columns.classes) == 1

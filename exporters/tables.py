@@ -36,10 +36,29 @@ def summary_text(run: Run) -> str:
     if run.unreadable_lines:
         lines.append(f"  - {len(run.unreadable_lines)} unreadable lines in requests.jsonl were left out")
     lines += ["", *_body(summary, summary["window"]["seconds"]), "", *metric_table(summary["metrics"])]
+    lines += engine_text(summary.get("engine"), summary["metrics"])
     if len(summary["classes"]) > 1:
         for name, part in summary["classes"].items():
             lines += ["", f"class {name}: {part['requests']['sent']} sent", *metric_table(part["metrics"])]
     return "\n".join(lines)
+
+
+def engine_text(own: Mapping[str, Any] | None, metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The same in a sentence or two, for the screen and the report."""
+    if own is None or own["ttft_outside_s"] is None:
+        return []
+    engine, ours, outside = own["ttft_s"]["mean"], metrics["ttft_s"]["mean"], own["ttft_outside_s"]
+    lines = [f"TTFT by the engine's own count: {milliseconds(engine)} ms on average, {milliseconds(ours)} ms here"]
+    if own["others"]:
+        lines[0] += "; but it served others too, so that the two are not of the same requests"
+    else:
+        network = own["network_s"]
+        trip = f", of which a round trip on the network takes {milliseconds(network)} ms" if network else ""
+        where = f": {milliseconds(outside)} ms lie between{trip}, the rest gateway and API server (HTTP, tokenizing)"
+        lines[0] += where if outside > 0 else ": nothing measurable lies between (network, gateway, API server)"
+    if own["scrapes_failed"]:
+        lines.append(f"the engine's metrics could not be read {own['scrapes_failed']} times")
+    return lines
 
 
 def metric_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -29,6 +29,10 @@ _WANTED = {
     "vllm:prompt_tokens_total": "prompt_tokens_total",
     "vllm:generation_tokens_total": "generation_tokens_total",
     "vllm:iteration_tokens_total_count": "step_tokens_count",
+    "vllm:time_to_first_token_seconds_sum": "ttft_s_sum",
+    "vllm:time_to_first_token_seconds_count": "ttft_s_count",
+    "vllm:inter_token_latency_seconds_sum": "itl_s_sum",
+    "vllm:inter_token_latency_seconds_count": "itl_s_count",
     "tailgate_simulated_behind_steps_total": "simulated_behind_steps_total",
 }
 # Shares of each engine's own cache do not add up over data-parallel engines; everything else does.

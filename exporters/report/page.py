@@ -19,7 +19,7 @@ from exporters.report import alone, figures
 from exporters.report.differences import config_differences
 from exporters.report.offered import offered_plot
 from exporters.run import Run
-from exporters.tables import TITLES, said_of_sending
+from exporters.tables import TITLES, engine_text, said_of_sending
 
 _HERE = Path(__file__).parent
 _SCALE = 2.0
@@ -162,6 +162,7 @@ def _run(side: str, run: Run) -> dict[str, Any]:
         "seed": facts.seed,
         "unreadable": len(run.unreadable_lines),
         "checks": _checks(summary["quality"]),
+        "engine_own": engine_text(summary.get("engine"), summary["metrics"]),
     }
 
 
