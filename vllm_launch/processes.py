@@ -75,6 +75,8 @@ class Child:
         self.log = log
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(without)}
         output: IO[bytes] | None = None
+        # It stands before the child does, so that hardly a moment is left in which nobody would end the child for us.
+        _watch()
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
             output = log.open("ab")
@@ -180,17 +182,23 @@ _watcher: subprocess.Popen[str] | None = None
 _watcher_lock = threading.Lock()
 
 
-def _guard(sign: str, group: int, after: After | None = None) -> None:
-    """Tells the guard, started with the first child, which groups it must end should we vanish."""
+def _watch() -> subprocess.Popen[str]:
+    """The guard, started where it does not run yet."""
     global _watcher
     with _watcher_lock:
         if _watcher is None or _watcher.poll() is not None:
             argv = [sys.executable, "-I", "-S", str(_GUARD)]
             _watcher = subprocess.Popen(argv, stdin=subprocess.PIPE, text=True, start_new_session=True)
-        assert _watcher.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            _watcher.stdin.write(f"{sign}{group} {after.to_json() if after else ''}\n")
-            _watcher.stdin.flush()
+        return _watcher
+
+
+def _guard(sign: str, group: int, after: After | None = None) -> None:
+    """Tells the guard, started with the first child, which groups it must end should we vanish."""
+    watcher = _watch()
+    assert watcher.stdin is not None
+    with _watcher_lock, contextlib.suppress(BrokenPipeError):
+        watcher.stdin.write(f"{sign}{group} {after.to_json() if after else ''}\n")
+        watcher.stdin.flush()
 
 
 @contextlib.contextmanager
