@@ -1,18 +1,26 @@
 """How far a comparison's verdicts can be believed on runs of a real scheduler whose truth is known.
 
-python -m benchmarks.compare_on_engine [--pairs N] [--seeds N]
+python -m benchmarks.compare_on_engine [--pairs N] [--seeds N] [--loads 0.3,0.6,0.9] [--processes N]
 
 The embedded engine in virtual time (Llama-3.1-8B on one H100, Poisson arrivals at 30, 60 and 90 % of what it can do)
-correlates latencies through its own queue and batches. Every run is a launch of its own, with a speed that is spread
-around the nominal one; "worse" is the same launch with every latency 10 % longer, so that the true ratio is known.
+correlates latencies through its own queue and batches. A side is two runs of two minutes. Three kinds of pairs:
+
+- *one engine*: every run has a seed of its own, and the engine is exactly the same each time;
+- *launches*: besides, every run is a launch of its own, whose speed is spread around the nominal one;
+- *launches, same seeds*: both sides replay the same two schedules, as an experiment has it.
+
+"worse" is a run with every latency 10 % longer, so that the true ratio is known.
 """
 
 from __future__ import annotations
 
-import math
+import argparse
+import os
 import resource
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,77 +29,130 @@ import numpy as np
 
 from exporters.columns import ABSENT, Columns
 from exporters.compare import CONFIDENCE, DEFAULT_GATE, Comparison, Measurement, compare
-from exporters.record import RequestRecord
 from exporters.run import Run
-from tailgate.command_line import Parser
-from tailgate.exits import Exit, run_command
+from tailgate.exits import BadInput, Exit, run_command
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.virtual import Ask, Outcome, open_loop
 
 LOADS = (0.3, 0.6, 0.9)
 RUN_S, WARM_UP_S = 120.0, 15.0
-LAUNCH_SIGMA = 0.01
+LAUNCH_SIGMA = 0.0075
 SLOWER = 1.1
 START_NS = 1_790_000_000_000_000_000
 _PROMPT, _ANSWER = (64, 1024), (32, 96)
 _PUBLIC = "meta-llama/Llama-3.1-8B-Instruct", "h100-sxm"
+_SHOWN = ("ttft_p50", "ttft_p95", "ttft_p99", "itl_p95", "itl_p99", "e2e_p95")
+_LESS = 0.2
+"""Share of the pairs that all but the hardest lines of A/A get, and every line's search for what is worse."""
+
+Sides = tuple[list[Measurement], list[Measurement], list[Measurement]]
 
 
 @dataclass
 class Bank:
-    """Runs of one load: `launches[seed][k]` is launch k under that seed's schedule, `slower` the same 10 % slower."""
+    """Runs of one load, a list a seed: `nominal` by the engine as it is, `launches` two of their own speed, `slower`
+    the same as `nominal` (first) and `launches`, 10 % slower."""
 
+    nominal: list[Measurement]
     launches: list[list[Measurement]]
     slower: list[list[Measurement]]
 
 
-def main(quick: bool = False, pairs: int = 30, seeds: int = 10) -> None:
+def main(
+    quick: bool = False,
+    pairs: int = 1000,
+    seeds: int = 60,
+    loads: tuple[float, ...] = LOADS,
+    processes: int = 2,
+) -> None:
     """Prints false alarms, power and coverage by load, then what a comparison of ten million gaps costs."""
     if quick:
-        pairs, seeds = 10, 6
-    settings, _ = EngineSettings.from_flags(*_PUBLIC, {})
-    capacity = _capacity(settings)
-    print(f"SIMULATED. {_PUBLIC[0]} on {_PUBLIC[1]}: {capacity:.1f} requests/s at most; two {RUN_S:.0f}-s runs a side;")
-    print(f"{pairs} pairs a line, drawn from {seeds} seeds x 4 launches; launch speeds spread by {LAUNCH_SIGMA:.1%}.")
-    print(f"Gate: {', '.join(DEFAULT_GATE)}. In brackets the upper end of a share's 95 % interval.\n")
-    columns = f"{'false alarms':>16}{f'x {SLOWER} found':>16}  {CONFIDENCE:.0%} interval covers the truth"
-    print(f"{'load':>5}  {'seeds':<9}{columns}")
-    for load in LOADS:
-        bank = _bank(settings, capacity * load, seeds)
-        for same_seeds in (True, False):
-            print(_line(load, same_seeds, bank, pairs), flush=True)
+        pairs, seeds = 20, 6
+    print(f"SIMULATED. {_PUBLIC[0]} on {_PUBLIC[1]}; sides of two {RUN_S:.0f}-s runs, drawn from {seeds} seeds a load;")
+    print(f"launch speeds spread by {LAUNCH_SIGMA:.2%}. Gate: {', '.join(DEFAULT_GATE)}.")
+    print("In brackets the number of pairs. Coverage: the least and the most of all latencies, then some of them.\n")
+    columns = f"{'false alarms':>15}{f'x {SLOWER} found':>14}"
+    print(f"{'load':>4}  {'pairs':<21}{columns}  {CONFIDENCE:.0%} interval holds the truth")
+    waiting, started = list(loads), list[subprocess.Popen[str]]()
+    while waiting or started:
+        while waiting and len(started) < processes:
+            started.append(_started(waiting.pop(0), pairs, seeds))
+        said, _ = started.pop(0).communicate()
+        print(said, end="", flush=True)
     print()
     print(speed(1_000_000 if quick else 10_000_000))
 
 
-def _line(load: float, same_seeds: bool, bank: Bank, pairs: int) -> str:
+def _started(load: float, pairs: int, seeds: int) -> subprocess.Popen[str]:
+    words = ["--only", load, "--pairs", pairs, "--seeds", seeds]
+    # Matrices here are so small that a second thread only gets in the way.
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.compare_on_engine", *map(str, words)],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def one_load(load: float, pairs: int, seeds: int) -> None:
+    """Prints the lines of one load."""
+    settings, _ = EngineSettings.from_flags(*_PUBLIC, {})
+    bank = _bank(settings, _capacity(settings) * load, seeds)
+    kinds: dict[str, tuple[Callable[[Any, Bank], Sides], int]] = {
+        "one engine": (_one_engine, round(pairs * _LESS)),
+        "launches": (_other_seeds, pairs),
+        "launches, same seeds": (_same_seeds, round(pairs * _LESS)),
+    }
+    for name, (draw, count) in kinds.items():
+        print(f"{load:>4.0%}  {name:<21}{_line(load, draw, bank, count, round(pairs * _LESS))}", flush=True)
+
+
+def _line(load: float, draw: Callable[[Any, Bank], Sides], bank: Bank, pairs: int, worse_pairs: int) -> str:
     rng = np.random.default_rng(round(load * 100))
     alarms = found = 0
     covered: dict[str, list[bool]] = {}
-    for _ in range(pairs):
-        base, same, worse = _draw(rng, bank, same_seeds)
-        null, effect = compare(base, same), compare(base, worse)
+    for number in range(pairs):
+        base, same, worse = draw(rng, bank)
+        null = compare(base, same)
         alarms += null.exit_code == Exit.REGRESSION
-        found += effect.exit_code == Exit.REGRESSION
-        for comparison, truth in ((null, 1.0), (effect, SLOWER)):
-            _note_coverage(comparison, truth, covered)
+        _note_coverage(null, 1.0, covered)
+        if number < worse_pairs:
+            effect = compare(base, worse)
+            found += effect.exit_code == Exit.REGRESSION
+            _note_coverage(effect, SLOWER, covered)
     shares = {name: float(np.mean(hits)) for name, hits in covered.items()}
-    text = "  ".join(f"{name} {shares[name]:.1%}" for name in ("ttft_p95", "ttft_p99", "itl_p95", "itl_p99", "e2e_p95"))
-    seeds = "the same" if same_seeds else "drawn"
-    return f"{load:>5.0%}  {seeds:<9}{_share(alarms, pairs):>16}{_share(found, pairs):>16}  {text}"
+    some = ", ".join(f"{name} {shares[name]:.0%}" for name in _SHOWN)
+    extent = f"{min(shares.values()):.1%} to {max(shares.values()):.1%}"
+    alarmed, seen = f"{alarms / pairs:.1%} ({pairs})", f"{found / worse_pairs:.0%} ({worse_pairs})"
+    return f"{alarmed:>15}{seen:>14}  {extent}: {some}"
 
 
-def _draw(rng: Any, bank: Bank, same_seeds: bool) -> tuple[list[Measurement], list[Measurement], list[Measurement]]:
-    """Two launches of a side under two seeds each; with `same_seeds` both sides replay the same two schedules."""
-    if same_seeds:
-        of_base = of_other = rng.choice(len(bank.launches), 2, replace=False)
-    else:
-        of_base, of_other = np.split(rng.choice(len(bank.launches), 4, replace=False), 2)
-    mine, others = zip(*(rng.choice(4, 2, replace=False) for _ in range(2)), strict=True)
+def _one_engine(rng: Any, bank: Bank) -> Sides:
+    seeds = rng.choice(len(bank.nominal), 4, replace=False)
     return (
-        [bank.launches[seed][k] for seed, k in zip(of_base, mine, strict=True)],
-        [bank.launches[seed][k] for seed, k in zip(of_other, others, strict=True)],
-        [bank.slower[seed][k] for seed, k in zip(of_other, others, strict=True)],
+        [bank.nominal[s] for s in seeds[:2]],
+        [bank.nominal[s] for s in seeds[2:]],
+        [bank.slower[s][0] for s in seeds[2:]],
+    )
+
+
+def _other_seeds(rng: Any, bank: Bank) -> Sides:
+    seeds, which = rng.choice(len(bank.launches), 4, replace=False), rng.integers(0, 2, 4)
+    drawn = list(zip(seeds, which, strict=True))
+    return (
+        [bank.launches[s][k] for s, k in drawn[:2]],
+        [bank.launches[s][k] for s, k in drawn[2:]],
+        [bank.slower[s][k + 1] for s, k in drawn[2:]],
+    )
+
+
+def _same_seeds(rng: Any, bank: Bank) -> Sides:
+    seeds, which = rng.choice(len(bank.launches), 2, replace=False), rng.integers(0, 2, 2)
+    drawn = list(zip(seeds, which, strict=True))
+    return (
+        [bank.launches[s][k] for s, k in drawn],
+        [bank.launches[s][1 - k] for s, k in drawn],
+        [bank.slower[s][2 - k] for s, k in drawn],
     )
 
 
@@ -99,13 +160,6 @@ def _note_coverage(comparison: Comparison, truth: float, covered: dict[str, list
     for figure in comparison.metrics:
         if figure.unit == "s" and figure.low is not None and figure.high is not None:
             covered.setdefault(figure.name, []).append(figure.low <= truth <= figure.high)
-
-
-def _share(hits: int, of: int) -> str:
-    """A share with the upper end of its 95 % interval (Wilson)."""
-    p, z = hits / of, 1.96
-    high = (p + z * z / (2 * of) + z * math.sqrt(p * (1 - p) / of + z * z / (4 * of * of))) / (1 + z * z / of)
-    return f"{p:.1%} (<{high:.1%})"
 
 
 def _capacity(settings: EngineSettings) -> float:
@@ -124,50 +178,33 @@ def _asks(rng: Any, rate: float, seconds: float) -> list[Ask]:
 
 
 def _bank(settings: EngineSettings, rate: float, seeds: int) -> Bank:
-    bank = Bank([], [])
+    bank = Bank([], [], [])
     for seed in range(seeds):
         rng = np.random.default_rng([seed, 1])
         asks = _asks(np.random.default_rng([seed, 0]), rate, WARM_UP_S + RUN_S)
-        outcomes = [
-            open_loop(replace(settings, slowdown=float(np.exp(rng.normal(0, LAUNCH_SIGMA)))), asks, keep_tokens=True)
-            for _ in range(4)
-        ]
-        bank.launches.append([_measured(outcome, seed, rate, 1.0) for outcome in outcomes])
+        speeds = [1.0, *np.exp(rng.normal(0, LAUNCH_SIGMA, 2)).tolist()]
+        outcomes = [open_loop(replace(settings, slowdown=speed), asks, keep_tokens=True) for speed in speeds]
+        nominal, *launches = (_measured(outcome, seed, rate, 1.0) for outcome in outcomes)
+        bank.nominal.append(nominal)
+        bank.launches.append(launches)
         bank.slower.append([_measured(outcome, seed, rate, SLOWER) for outcome in outcomes])
     return bank
 
 
 def _measured(outcome: Outcome, seed: int, rate: float, slower: float) -> Measurement:
-    columns = Columns.of(_records(outcome, slower))
-    return Measurement.of(Run(Path(), _meta(seed, rate, RUN_S), columns))
+    return Measurement.of(Run(Path(), _meta(seed, rate, RUN_S), _columns_of(outcome, slower)))
 
 
-def _records(outcome: Outcome, slower: float) -> list[RequestRecord]:
-    records: list[RequestRecord] = []
-    for served in outcome.served:
-        if served.arrival_s < WARM_UP_S or served.token_s is None:
-            continue
-        sent = START_NS + round((served.arrival_s - WARM_UP_S) * 1e9)
-        events = sent + np.round((np.array(served.token_s) - served.arrival_s) * (slower * 1e9)).astype(np.int64)
-        records.append(
-            RequestRecord(
-                index=len(records),
-                worker="w0",
-                request_class="chat",
-                endpoint="/v1/chat/completions",
-                scheduled_ns=sent,
-                sent_ns=sent,
-                first_ns=int(events[0]),
-                last_ns=int(events[-1]),
-                end_ns=int(events[-1]),
-                gaps_ns=np.diff(events).tolist(),
-                events=events.size,
-                output_tokens=events.size,
-                outcome="ok",
-                clock="wire",
-            )
-        )
-    return records
+def _columns_of(outcome: Outcome, slower: float) -> Columns:
+    """The requests after the warm-up, each latency `slower` times as long."""
+    chosen = [served for served in outcome.served if served.arrival_s >= WARM_UP_S and served.token_s]
+    times = [np.array(served.token_s) - served.arrival_s for served in chosen]
+    after = [np.round(one * (slower * 1e9)).astype(np.int64) for one in times]
+    sent = START_NS + np.array([round((served.arrival_s - WARM_UP_S) * 1e9) for served in chosen])
+    counts = np.array([one.size for one in after])
+    gaps = np.concatenate([np.diff(one) for one in after])
+    firsts, lasts = np.array([one[0] for one in after]), np.array([one[-1] for one in after])
+    return _columns(sent, sent + firsts, sent + lasts, gaps, np.concatenate(([0], np.cumsum(counts - 1))), counts)
 
 
 def _meta(seed: int, rate: float | None, seconds: float) -> dict[str, Any]:
@@ -201,18 +238,15 @@ def _many(gaps: int, side: int) -> Columns:
     rng = np.random.default_rng(side)
     count = gaps // 500
     sent = START_NS + np.sort(rng.integers(0, int(580e9), count))
-    flat = (
-        rng.gamma(
-            16.0,
-            0.0006,
-            count * 500,
-        )
-        * 1e9
-    ).astype(np.int64)
+    flat = (rng.gamma(16.0, 0.0006, count * 500) * 1e9).astype(np.int64)
     first = sent + (rng.gamma(4.0, 0.02, count) * 1e9).astype(np.int64)
     last = first + flat.reshape(count, 500).sum(axis=1)
-    nothing = np.full(count, ABSENT)
-    zero, tokens = np.zeros(count, dtype=np.int64), np.full(count, 501)
+    return _columns(sent, first, last, flat, np.arange(count + 1) * 500, np.full(count, 501))
+
+
+def _columns(sent: Any, first: Any, last: Any, gaps: Any, starts: Any, events: Any) -> Columns:
+    count = sent.size
+    nothing, zero = np.full(count, ABSENT), np.zeros(count, dtype=np.int64)
     return Columns(
         index=np.arange(count),
         scheduled_ns=sent,
@@ -221,18 +255,18 @@ def _many(gaps: int, side: int) -> Columns:
         last_ns=last,
         end_ns=last,
         connect_ns=nothing,
-        events=tokens,
+        events=events,
         coalesced=zero,
         prompt_tokens=nothing,
-        output_tokens=tokens,
+        output_tokens=events,
         cached_tokens=nothing,
         outcome=zero,
         class_code=zero,
         worker_code=zero,
         in_window=np.ones(count, dtype=bool),
         counted_events=np.zeros(count, dtype=bool),
-        gaps_ns=flat,
-        gap_starts=np.arange(count + 1) * 500,
+        gaps_ns=gaps,
+        gap_starts=starts,
         gap_tokens=None,
         classes=["chat"],
         workers=["w0"],
@@ -246,11 +280,24 @@ def _peak_mb() -> float:
 
 
 def _command() -> int:
-    parser = Parser(prog="python -m benchmarks.compare_on_engine", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=30, help="pairs of sides a line (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=10, help="schedules to draw them from (default: %(default)s)")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_on_engine", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=600, help="pairs of sides a line (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=60, help="schedules to draw them from (default: %(default)s)")
+    parser.add_argument(
+        "--loads", default="0.3,0.6,0.9", help="shares of what the engine can do (default: %(default)s)"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="loads looked at at once (default: %(default)s)")
+    parser.add_argument("--only", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    main(pairs=options.pairs, seeds=max(options.seeds, 4))
+    pairs, seeds = max(options.pairs, 10), max(options.seeds, 4)
+    if options.only is not None:
+        one_load(options.only, pairs, seeds)
+        return 0
+    try:
+        loads = tuple(float(word) for word in options.loads.split(","))
+    except ValueError:
+        raise BadInput(f"--loads: '{options.loads}' holds no numbers", "write it like 0.3,0.9") from None
+    main(pairs=pairs, seeds=seeds, loads=loads, processes=max(options.processes, 1))
     return 0
 
 

@@ -13,8 +13,13 @@ from exporters.run_store import Run, recover
 from exporters.summary import exit_code
 from tailgate.command_line import Parser
 from tailgate.exits import BadInput, Exit, run_command
+from tailgate.thresholds import parse_gate
 
 EPILOG = "Exit codes: 0 good, 1 requests failed, 2 bad input, 3 a regression, 4 not valid or not comparable."
+GATE_HELP = (
+    "what decides: thresholds like ttft_p99<1s,throughput_drop<20%%,ttft_p95_rise<10%%,goodput_share>95%%, and metrics "
+    "that must not be worse, like itl_p95 (default: the workload's gate, else the usual metrics)"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,10 +50,15 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--margin", type=_share, default=0.05, help="differences within it do not matter (default: 5%%)"
     )
-    compare.add_argument(
-        "--gate", type=_names, metavar="METRIC,…", help="metrics that decide, like ttft_p95,throughput"
-    )
+    compare.add_argument("--gate", metavar="TERMS", help=GATE_HELP)
     compare.add_argument("--force", action="store_true", help="compare what is not comparable, and say so")
+    compare.add_argument("--junit", type=Path, metavar="FILE", help="write what the gate found as JUnit XML too")
+    compare.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown for a pull request too")
+    compare.add_argument(
+        "--annotations",
+        action="store_true",
+        help="print GitHub's ::error, ::warning and ::notice lines too (with --json on standard error)",
+    )
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON")
     compare.set_defaults(do=_compare)
 
@@ -57,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sides(report)
     report.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".html, or .md for Markdown")
     report.add_argument("--margin", type=_share, default=0.05, help="as in compare")
-    report.add_argument("--gate", type=_names, metavar="METRIC,…", help="as in compare")
+    report.add_argument("--gate", metavar="TERMS", help="as in compare")
     report.add_argument("--force", action="store_true", help="as in compare")
     report.add_argument("--json", action="store_true", help="print where the report is, as JSON")
     report.set_defaults(do=_report)
@@ -88,10 +98,20 @@ def _parser() -> argparse.ArgumentParser:
 
     convert = commands.add_parser("convert", help="a run in another tool's format")
     convert.add_argument("run", metavar="RUN")
-    convert.add_argument("--to", choices=("vllm-bench", "csv"), required=True)
-    convert.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: standard output")
-    convert.add_argument("--json", action="store_true", help="print where the file is, as JSON (with -o)")
+    convert.add_argument("--to", choices=("vllm-bench", "csv", "parquet"), required=True)
+    convert.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="default: standard output (not for parquet, which is binary)"
+    )
+    convert.add_argument("--json", action="store_true", help="with -o print where the file is, else the table, as JSON")
     convert.set_defaults(do=_convert)
+
+    serve = commands.add_parser("serve", help="a stored run's metrics for Prometheus", epilog=EPILOG)
+    serve.add_argument("run", metavar="RUN", help="a run directory")
+    serve.add_argument("--port", type=_port, required=True, help="0 takes a free one")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
+    serve.add_argument("--baseline", metavar="NAME|FILE", help="serve the ratios to this baseline or run as well")
+    serve.add_argument("--json", action="store_true", help="print the address as JSON")
+    serve.set_defaults(do=_serve)
 
     bring = commands.add_parser("import", help="a vllm bench serve result (--save-detailed) as a run")
     bring.add_argument("file", metavar="FILE", type=Path)
@@ -117,9 +137,22 @@ def _summary(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     from exporters.compare import compare
 
+    gate = parse_gate(arguments.gate) if arguments.gate is not None else None
     base, candidate = _sides(arguments, arguments.pair)
-    found = compare(base, candidate, margin=arguments.margin, gate=arguments.gate, force=arguments.force)
+    found = compare(base, candidate, margin=arguments.margin, gate=gate, force=arguments.force)
+    if arguments.junit:
+        from exporters.formats import junit
+
+        _write(arguments.junit, junit.dump(found, candidate[0].facts.workload), "--junit")
+    if arguments.markdown:
+        from exporters.formats import pull_request
+
+        _write(arguments.markdown, pull_request.dump(found), "--markdown")
     print(_json(found.to_dict()) if arguments.json else found.text())
+    if arguments.annotations:
+        from exporters.formats import annotations
+
+        print("\n".join(annotations.lines(found)), file=sys.stderr if arguments.json else sys.stdout)
     return found.exit_code
 
 
@@ -127,6 +160,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from exporters.compare import compare
     from exporters.report import write_markdown, write_report
 
+    gate = parse_gate(arguments.gate) if arguments.gate is not None else None
     write = write_markdown if arguments.output.suffix == ".md" else write_report
     if len(arguments.runs) == 1 and not (arguments.base or arguments.candidate):
         runs = [Run.load(name) for name in arguments.runs[0].split(",")]
@@ -138,7 +172,7 @@ def _report(arguments: argparse.Namespace) -> int:
             raise BadInput(
                 "a report is of runs; a stored baseline can only be what they are held against", "name a run"
             )
-        found = compare(base, candidate, margin=arguments.margin, gate=arguments.gate, force=arguments.force)
+        found = compare(base, candidate, margin=arguments.margin, gate=gate, force=arguments.force)
         write(arguments.output, [run for run in base if isinstance(run, Run)], candidate, found)
         code = found.exit_code
     print(_json({"report": str(arguments.output)}) if arguments.json else f"report: {arguments.output}")
@@ -179,18 +213,42 @@ def _baseline_show(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    from exporters.formats import csv_table, vllm_bench
+    from exporters.formats import csv_table, parquet, vllm_bench
+
+    run, output = Run.load(arguments.run), arguments.output
+    dump = vllm_bench.dump if arguments.to == "vllm-bench" else csv_table.dump
+    if output is None:
+        if arguments.to == "parquet":
+            raise BadInput("a Parquet file is no text for the screen", "name it with -o FILE")
+        # What vllm bench writes is JSON as it is.
+        as_json = arguments.json and arguments.to == "csv"
+        sys.stdout.write(f"{_json(csv_table.rows(run))}\n" if as_json else dump(run))
+        return Exit.GOOD
+    if arguments.to == "parquet":
+        parquet.write(run, output)
+    else:
+        _write(output, dump(run), "-o")
+    print(_json({"file": str(output)}) if arguments.json else f"wrote {output}")
+    return Exit.GOOD
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from exporters.compare import compare
+    from exporters.prometheus import RunMetrics
+    from exporters.serve import serve
 
     run = Run.load(arguments.run)
-    text = vllm_bench.dump(run) if arguments.to == "vllm-bench" else csv_table.dump(run)
-    if arguments.output is None:
-        sys.stdout.write(text)
-        return Exit.GOOD
-    try:
-        arguments.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{arguments.output}: {error.strerror}", "name a file that can be written with -o") from None
-    print(_json({"file": str(arguments.output)}) if arguments.json else f"wrote {arguments.output}")
+    metrics = RunMetrics.of(run)
+    if arguments.baseline:
+        found = compare(_load(arguments.baseline), [run])
+        if found.refused:
+            raise BadInput(f"--baseline {arguments.baseline}: {'; '.join(found.refusals)}", "name one that compares")
+        metrics.set_comparison(found)
+
+    def ready(address: str) -> None:
+        print(_json({"metrics": address}) if arguments.json else f"metrics: {address} (Ctrl-C ends)", flush=True)
+
+    serve(metrics, arguments.host, arguments.port, ready)
     return Exit.GOOD
 
 
@@ -241,8 +299,17 @@ def _share(text: str) -> float:
     return value
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"'{text}' is no port; give 0 to 65535")
+    return int(text)
+
+
+def _write(path: Path, text: str, flag: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}", f"name a file that can be written with {flag}") from None
 
 
 def _json(value: Any) -> str:

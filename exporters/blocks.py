@@ -21,10 +21,10 @@ from exporters.histogram import bucket_of
 from exporters.quantiles import Floats
 from exporters.run import Run
 from exporters.summary import good_requests
+from tailgate.thresholds import COMPARED, LEVELS_COMPARED
 
 MOST_BLOCKS = 16
 LEAST_BLOCKS = 6
-COMPARED = ("ttft", "itl", "tpot", "e2e", "stall")
 PER_REQUEST = ("ttft", "tpot", "e2e", "stall")
 _CHUNK = 1 << 20
 
@@ -62,9 +62,6 @@ class Blocks:
     @property
     def count(self) -> int:
         return int(self.sent.size)
-
-
-LEVELS_COMPARED = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 def number_of_blocks(window_s: float, mean_e2e_s: float) -> int:

@@ -27,11 +27,16 @@ def obstacles(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> li
             if not run.summary["valid"]:
                 reasons = run.summary["quality"]["reasons"]
                 found.append(f"the {side} run {run.facts.label} is not valid: {'; '.join(reasons) or 'no reason kept'}")
+    imported = any(run.facts.meta.get("imported_from") for run in (*base, *candidate))
     for what, read in _MUST_AGREE.items():
+        if imported and what in _UNKNOWN_TO_IMPORTS:
+            continue
         values = [sorted({_shown(read(run.facts)) for run in runs}) for runs in (base, candidate)]
         if values[0] != values[1]:
             found.append(f"another {what}: {', '.join(values[0])} against {', '.join(values[1])}")
-    found += [*_other_seeds(base, candidate), *_other_definition(base, candidate), *_one_engine(base, candidate)]
+    found += _other_lengths(base, candidate) if imported else _other_definition(base, candidate)
+    found += [] if imported else _other_seeds(base, candidate)
+    found += _one_engine(base, candidate)
     for side, runs in (("baseline", base), ("candidate", candidate)):
         if len({_shown(run.facts.launch.get("args")) for run in runs}) > 1:
             found.append(f"the {side} runs are not repeats of one another: their launch configs differ")
@@ -50,6 +55,13 @@ def remarks(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list
             "the sides sent other requests of the same kind, since their seeds differ; one --seed for both tells "
             "smaller differences apart"
         )
+    for side, runs in (("baseline", base), ("candidate", candidate)):
+        if any(run.facts.meta.get("imported_from") for run in runs):
+            found.append(
+                f"the {side} is an import from vllm bench serve, whose times were taken when its program read the "
+                "events: its tails are too long where that program was busy; of the traffic only model, arrivals and "
+                "mean lengths could be checked"
+            )
     if not one_slo(base, candidate):
         found.append("goodput is left out: the runs were held to different objectives")
     return found
@@ -91,6 +103,9 @@ def _arrival(facts: Facts) -> Any:
     arrival = facts.meta.get("arrival")
     spec = dict(arrival) if isinstance(arrival, Mapping) else {"kind": arrival or "closed"}
     kind = spec.pop("kind", "closed")
+    for key, of in (("time_scale", "trace"), ("burstiness", "gamma")):
+        if kind != of:
+            spec.pop(key, None)
     told = {k: v for k, v in spec.items() if v is not None} if facts.open_loop else {"users": facts.meta.get("users")}
     return " ".join([str(kind), *(f"{k}={v}" for k, v in sorted(told.items()))])
 
@@ -102,6 +117,26 @@ _MUST_AGREE: dict[str, Callable[[Facts], Any]] = {
     "engine kind": lambda f: f"{f.engine}{' (simulated)' if f.simulated else ''}",
     "clock": lambda f: f.clock,
 }
+
+_NO_TRAFFIC = frozenset({"gate", "slo", "description"})
+"""Keys of a workload that say how it is judged, not what is sent."""
+_UNKNOWN_TO_IMPORTS = frozenset({"workload", "clock"})
+_LENGTHS_ALIKE = 0.05
+
+
+def _other_lengths(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:
+    """Where a side was imported, nothing names its workload; its mean lengths show whether it was the same traffic."""
+    found = []
+    for what in ("prompt", "output"):
+        means = [_mean_tokens(side, what) for side in (base, candidate)]
+        if min(means) > 0 and abs(means[1] / means[0] - 1) > _LENGTHS_ALIKE:
+            found.append(f"another workload: {means[0]:.0f} {what} tokens a request against {means[1]:.0f}")
+    return found
+
+
+def _mean_tokens(side: Sequence[Comparable], what: str) -> float:
+    tokens = sum(int((run.summary.get("tokens") or {}).get(what) or 0) for run in side)
+    return tokens / max(sum(int(run.summary["requests"]["ok"]) for run in side), 1)
 
 
 def _other_seeds(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:
@@ -119,7 +154,7 @@ def _other_definition(base: Sequence[Comparable], candidate: Sequence[Comparable
     one, other = (runs[0].facts.meta for runs in (base, candidate))
     first, second = one.get("workload"), other.get("workload")
     if isinstance(first, Mapping) and isinstance(second, Mapping) and first.get("name") == second.get("name"):
-        differing = sorted(k for k in first.keys() | second.keys() if first.get(k) != second.get(k))
+        differing = sorted(k for k in (first.keys() | second.keys()) - _NO_TRAFFIC if first.get(k) != second.get(k))
         if differing:
             return [f"another workload: {first.get('name')} is defined otherwise ({', '.join(differing)})"]
     bodies = [sorted({_shown(run.facts.meta.get("bodies_sha256")) for run in runs}) for runs in (base, candidate)]

@@ -4,7 +4,8 @@ A metric is *worse* (or *better*) where the difference is beyond the margin and 
 looked at together (Holm, Scandinavian Journal of Statistics 6, 1979; family-wise level `FAMILY_LEVEL`, two-sided;
 metrics that are only shown form a family of their own); *same* where the whole 95 % interval lies within the margin;
 *undecided* otherwise, with how much more would decide; *too few* where a quantile has fewer than ten observations
-beyond it on either side, which gives neither number nor verdict. Only gated metrics decide the exit code.
+beyond it on either side, which gives neither number nor verdict. Only the gate decides the exit code: metrics by their
+verdicts, each with a limit of its own in the margin's place where the gate names one, and bounds on the run itself.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from exporters.blocks import COMPARED, LEVELS_COMPARED, Blocks, blocks_of
+from exporters.blocks import Blocks, blocks_of
 from exporters.comparable import obstacles, one_slo, remarks
 from exporters.facts import Facts
+from exporters.gate import Held, exit_codes, gate_of, hold
 from exporters.intervals import (
     Effect,
     QuantileDraws,
@@ -28,22 +30,15 @@ from exporters.intervals import (
 )
 from exporters.quantiles import enough
 from exporters.run import Run
-from tailgate.exits import BadInput, Exit
+from exporters.verdict import CONFIDENCE, FAMILY_LEVEL, judge
+from tailgate.exits import BadInput, Exit, worst
+from tailgate.thresholds import COMPARED, COMPARED_NAMES, FALLS_ARE_WORSE, LEVELS_COMPARED, Change, Gate, parse_gate
 
 COMPARISON_SCHEMA = "tailgate.comparison/1"
 Verdict = Literal["better", "worse", "same", "undecided", "too few"]
-FAMILY_LEVEL = 0.02
-CONFIDENCE = 0.95
 MARGIN = 0.05
-ERROR_MARGIN = 0.01
 DEFAULT_GATE = ("ttft_p95", "ttft_p99", "itl_p95", "itl_p99", "e2e_p95", "throughput", "goodput", "error_share")
-METRIC_NAMES = (
-    *(f"{metric}_{level}" for metric in COMPARED for level in LEVELS_COMPARED),
-    *(f"{metric}_{level}_adjusted" for metric in ("ttft", "e2e") for level in ("p95", "p99")),
-    "throughput",
-    "goodput",
-    "error_share",
-)
+METRIC_NAMES = COMPARED_NAMES
 
 
 @dataclass(frozen=True)
@@ -79,6 +74,10 @@ class MetricComparison:
     p_adjusted: float | None = None
     verdict: Verdict = "too few"
     note: str = ""
+    limit: float | None = None
+    """How much worse the gate lets it be, in the margin's place: a share, or points for `error_share`."""
+    threshold: str = ""
+    """The gate's term that says so."""
 
     @property
     def is_difference(self) -> bool:
@@ -86,7 +85,7 @@ class MetricComparison:
 
     @property
     def higher_is_worse(self) -> bool:
-        return self.name not in ("throughput", "goodput")
+        return self.name not in FALLS_ARE_WORSE
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; an infinite value is written as 'infinite'."""
@@ -103,6 +102,7 @@ class MetricComparison:
             "p_adjusted": self.p_adjusted,
             "verdict": self.verdict,
             "note": self.note,
+            "limit": self.limit,
         }
 
 
@@ -120,6 +120,12 @@ class Comparison:
     forced: bool
     notes: list[str] = field(default_factory=list)
     """What a reader must know that is no obstacle, each one line."""
+    held: list[Held] = field(default_factory=list)
+    """The gate's bounds on the candidate itself."""
+    missing: list[str] = field(default_factory=list)
+    """Metrics that the gate names and that these runs do not have."""
+    asked: bool = False
+    """Whether someone chose the gate: then what it names must be told, and is no ornament."""
 
     @property
     def refused(self) -> bool:
@@ -131,22 +137,35 @@ class Comparison:
 
     @cached_property
     def verdict(self) -> str:
-        """Of the whole: 'not comparable', else what the gated metrics say; 'mixed' is better here and worse there."""
+        """Of the whole: 'not comparable'; 'failed' where a bound on the run itself is broken and nothing else decides;
+        'passed' where there is nothing but bounds, and all hold; else as `relative`."""
         if self.refused:
             return "not comparable"
+        said = self.relative
+        if any(one.met is False for one in self.held) and said not in ("worse", "mixed"):
+            return "failed"
+        return said or ("passed" if self.held and all(one.met for one in self.held) else "undecided")
+
+    @cached_property
+    def relative(self) -> str:
+        """What the gated metrics say; 'mixed' is better here and worse there, '' that none is gated."""
         said = {m.verdict for m in self.gated}
         if "worse" in said:
             return "mixed" if "better" in said else "worse"
         if "better" in said:
             return "better"
-        return "same" if said == {"same"} else "undecided"
+        return "same" if said == {"same"} else "undecided" if said else ""
 
     @property
     def exit_code(self) -> Exit:
-        """4 not comparable, 3 a gated metric is worse, else 0."""
+        """4 not comparable, or a chosen gate cannot be told; 3 a gated metric is worse or a bound broken; else 0."""
         if self.refused:
             return Exit.NOT_VALID
-        return Exit.REGRESSION if any(m.verdict == "worse" for m in self.gated) else Exit.GOOD
+        codes = exit_codes(self.held)
+        codes += [Exit.REGRESSION for m in self.gated if m.verdict == "worse"]
+        if self.asked and (self.missing or any(m.verdict == "too few" for m in self.gated)):
+            codes.append(Exit.NOT_VALID)
+        return worst(codes)
 
     def metric(self, name: str) -> MetricComparison:
         """The figure of that name, like 'ttft_p95'. Raises KeyError where it was not compared."""
@@ -171,6 +190,8 @@ class Comparison:
             "refusals": self.refusals,
             "forced": self.forced,
             "notes": self.notes,
+            "thresholds": [one.to_dict() for one in self.held],
+            "not_measured": self.missing,
             "metrics": [m.to_dict() for m in self.metrics],
         }
 
@@ -185,20 +206,18 @@ def compare(
     base: Sequence[Run | Measurement],
     candidate: Sequence[Run | Measurement],
     margin: float = MARGIN,
-    gate: Sequence[str] | None = None,
+    gate: Sequence[str] | Gate | None = None,
     force: bool = False,
 ) -> Comparison:
     """Compares the runs of two sides (several on a side are repeats). Raises `BadInput` for an unknown gate.
 
-    `gate` names the metrics that decide (`ttft_p95`, `throughput`, …; see `METRIC_NAMES`). `force` compares what
-    should not be compared, and says so in the result.
+    `gate` is what decides: thresholds (`tailgate.thresholds`), or names of metrics (`METRIC_NAMES`); else the gate of
+    the candidate's workload, else `DEFAULT_GATE`. `force` compares what should not be compared, and says so in the
+    result.
     """
-    gate = tuple(gate) if gate else DEFAULT_GATE
-    for name in gate:
-        if name not in METRIC_NAMES:
-            raise BadInput(f"gate: unknown metric '{name}'", f"known: {', '.join(METRIC_NAMES)}")
     if not base or not candidate:
         raise BadInput("a comparison needs runs on both sides", "name a baseline and a candidate")
+    chosen, asked = _chosen(gate, candidate[0].facts)
     against = obstacles(base, candidate)
     labels = base[0].facts.label, candidate[0].facts.label
     if labels[0] == labels[1]:
@@ -213,15 +232,31 @@ def compare(
         refusals=against,
         forced=force and bool(against),
         notes=remarks(base, candidate),
+        asked=asked,
     )
     if comparison.refused:
         return comparison
+    comparison.held = hold(chosen, candidate)
     sides = tuple(
         [run if isinstance(run, Measurement) else Measurement.of(run) for run in runs] for runs in (base, candidate)
     )
-    comparison.metrics = _figures(sides[0], sides[1], frozenset(gate))
-    _judge(comparison)
+    changes = {change.name: change for change in chosen.changes}
+    comparison.metrics = _figures(sides[0], sides[1], frozenset(changes))
+    for figure in comparison.gated:
+        figure.limit, figure.threshold = changes[figure.name].limit, changes[figure.name].text
+    if asked:
+        comparison.missing = [name for name in changes if name not in {m.name for m in comparison.metrics}]
+    judge(comparison)
     return comparison
+
+
+def _chosen(gate: Sequence[str] | Gate | None, facts: Facts) -> tuple[Gate, bool]:
+    """The gate, and whether someone asked for it."""
+    if gate is None:
+        of_workload = gate_of(facts)
+        usual = Gate(changes=tuple(Change(name, None, name) for name in DEFAULT_GATE))
+        return (of_workload, True) if of_workload else (usual, False)
+    return gate if isinstance(gate, Gate) else parse_gate(",".join(gate), "gate"), True
 
 
 def _matched(base: list[Measurement], candidate: list[Measurement]) -> bool:
@@ -254,7 +289,7 @@ def _figures(base: list[Measurement], candidate: list[Measurement], gate: frozen
                 matched,
             )
             figures.append(figure)
-        if failures and metric in ("ttft", "e2e"):
+        if metric in ("ttft", "e2e") and (failures or gate & {f"{metric}_p95_adjusted", f"{metric}_p99_adjusted"}):
             draws = tuple(QuantileDraws(s, w, metric, failed_too=True) for s, w in zip(blocks, weights, strict=True))
             for name, level in (("p95", 0.95), ("p99", 0.99)):
                 figure = MetricComparison(f"{metric}_{name}_adjusted", "s", f"{metric}_{name}_adjusted" in gate)
@@ -329,64 +364,6 @@ def _exact(side: Sequence[Blocks], draws: QuantileDraws, metric: str, level: flo
 
 def _per_s(side: Sequence[Blocks], what: str) -> float:
     return float(sum(getattr(b, what).sum() for b in side)) / sum(b.block_s * b.count for b in side)
-
-
-def _judge(comparison: Comparison) -> None:
-    for gated in (True, False):
-        judge_family([(comparison, m) for m in comparison.metrics if m.gated == gated and m.effect is not None])
-
-
-def judge_family(family: Sequence[tuple[Comparison, MetricComparison]], confidence: float = CONFIDENCE) -> None:
-    """Gives each figure (of the comparison beside it) its interval and a verdict, all of them corrected for together.
-
-    Figures without an effect keep what they have.
-    """
-    p_so_far = 0.0
-    judged = [(c, m, m.effect) for c, m in family if m.effect is not None]
-    ordered = sorted(judged, key=lambda item: item[2].p_value)
-    for rank, (comparison, figure, effect) in enumerate(ordered):
-        p_so_far = max(p_so_far, min(1.0, effect.p_value * (len(ordered) - rank)))
-        figure.p_adjusted = p_so_far
-        _give_verdict(figure, effect, comparison, len(ordered), confidence)
-
-
-def _give_verdict(
-    figure: MetricComparison, effect: Effect, comparison: Comparison, family: int, confidence: float
-) -> None:
-    margin = ERROR_MARGIN if figure.is_difference else math.log1p(comparison.margin)
-    half = effect.half_width(confidence)
-    bounds = effect.estimate - half, effect.estimate + half
-    shown = [x if figure.is_difference else _exp(x) for x in (effect.estimate, *bounds)]
-    figure.ratio, figure.low, figure.high = shown
-    beyond = abs(effect.estimate) > margin
-    if figure.is_difference and not (figure.base or figure.candidate):
-        figure.verdict, figure.note = "same", "nothing failed"
-    elif beyond and figure.p_adjusted is not None and figure.p_adjusted < FAMILY_LEVEL:
-        figure.verdict = "worse" if (effect.estimate > 0) == figure.higher_is_worse else "better"
-    elif -margin <= bounds[0] and bounds[1] <= margin:
-        figure.verdict = "same"
-    else:
-        figure.verdict = "undecided"
-        figure.note = _what_would_decide(effect, margin, half, max(comparison.runs), family)
-
-
-def _what_would_decide(effect: Effect, margin: float, half: float, runs: int, family: int) -> str:
-    """How many runs a side, like those there are, would make the interval short enough (its width goes with 1/sqrt)."""
-    from exporters.student import critical
-
-    distance = abs(effect.estimate)
-    if distance > margin:
-        factor = (critical(FAMILY_LEVEL / family, effect.verdict_df + 4) * effect.verdict_error / distance) ** 2
-    else:
-        factor = (half / max(margin - distance, 1e-9)) ** 2
-    needed = max(runs + 1, math.ceil(runs * factor))
-    if needed > 50:
-        return "too near the margin to tell: more than 50 runs a side"
-    return f"about {needed} such runs a side would decide"
-
-
-def _exp(x: float) -> float:
-    return math.exp(min(x, 700.0))
 
 
 def _finite(value: float | None) -> float | str | None:

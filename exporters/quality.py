@@ -7,6 +7,7 @@ taken before this program reads it, so a late reader does no harm to it, while a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from exporters.facts import Facts, Window
 READ_CLOCKS = frozenset({"user"})
 LATE_READER_CLOCKS = frozenset({"user", "kernel"})
 ANY_CLOCK = frozenset({"user", "kernel", "wire"})
+_FULL = 0.92
 
 
 class WorkerHealth(msgspec.Struct, kw_only=True):
@@ -34,6 +36,10 @@ class WorkerHealth(msgspec.Struct, kw_only=True):
     loop_lag_p50_s: float | None = None
     loop_lag_p99_s: float | None = None
     cpu_share: float | None = None
+    cores: int | None = None
+    """Cores that this process may use; on one machine the workers share them."""
+    machine_busy: float | None = None
+    """Share of the machine's CPU time that anything used, 0 to 1."""
     ring_drops: int = 0
     wall_clock_step_s: float | None = None
     in_flight_mean: float | None = None
@@ -75,6 +81,12 @@ class Measured:
     cache_designed_share: float | None = None
     engine_late_share: float | None = None
     """Share of the embedded engine's steps that it handled over 20 ms after their simulated end."""
+    failed_share: float = 0.0
+    commonest_error: str | None = None
+    machine_full: str | None = None
+    """The host whose cores are all busy, if one is."""
+    unreadable: tuple[int, ...] = ()
+    """Numbers of the lines of requests.jsonl that cannot be read."""
 
     @property
     def late_reader(self) -> bool:
@@ -101,8 +113,19 @@ class Measured:
         return self.rate_achieved / self.rate_requested
 
     @property
-    def add_workers(self) -> str:
-        """How many more workers would bring the busiest core down to about 60 %."""
+    def relief(self) -> str:
+        """What lets the client keep up: more workers, bringing the busiest core down to about 60 %, where there is room
+        for them and they would help."""
+        if self.failed_share > 0.5:
+            return (
+                f"{self.failed_share:.0%} of the requests failed (most with {self.commonest_error}), which no more "
+                "workers will mend: look at the errors first"
+            )
+        if self.machine_full is not None:
+            return (
+                f"every core of {self.machine_full} is busy, so more workers there would not help: free it of other "
+                "work, or add workers on another machine (--worker --master-host)"
+            )
         busiest = self.worker_cpu_max or 0.9
         more = max(1, math.ceil(self.workers * busiest / 0.6) - self.workers)
         return f"add {more} worker{'s' if more > 1 else ''} (--processes {self.workers + more})"
@@ -135,42 +158,42 @@ RULES: tuple[Rule, ...] = (
         0.005,
         READ_CLOCKS,
         "the client read its sockets late (loop lag p99 {found:.4f} s, limit {limit} s), where its clock stamps",
-        lambda m: f"{m.add_workers}, or grant CAP_NET_RAW for the wire clock",
+        lambda m: f"{m.relief}, or grant CAP_NET_RAW for the wire clock",
     ),
     Rule(
         lambda m: m.loop_lag_p99_s,
         0.1,
         ANY_CLOCK,
         "the client noticed the ends of streams late (loop lag p99 {found:.3f} s, limit {limit} s): a thinner load",
-        lambda m: m.add_workers,
+        lambda m: m.relief,
     ),
     Rule(
         lambda m: m.coalesced_share if m.late_reader else None,
         0.01,
         LATE_READER_CLOCKS,
         "{found:.1%} of the events shared a read with another (limit {limit:.0%}), so their times are not their own",
-        lambda m: f"{m.add_workers}, or grant CAP_NET_RAW for the wire clock",
+        lambda m: f"{m.relief}, or grant CAP_NET_RAW for the wire clock",
     ),
     Rule(
         lambda m: m.ring_drop_share,
         0.001,
         frozenset({"wire"}),
         "the packet ring overflowed: {found:.2%} of the events lost their packet's time (limit {limit:.1%})",
-        lambda m: f"{m.add_workers}, or give the ring more room (--ring-packets)",
+        lambda m: f"{m.relief}, or give the ring more room (--ring-packets)",
     ),
     Rule(
         lambda m: m.send_lag_p99_s,
         0.05,
         ANY_CLOCK,
         "requests left late: send lag p99 is {found:.3f} s (limit {limit} s), so the arrivals were not those asked for",
-        lambda m: f"{m.add_workers}, or raise --max-in-flight if it was reached",
+        lambda m: f"{m.relief}, or raise --max-in-flight if it was reached",
     ),
     Rule(
         lambda m: m.rate_share,
         0.97,
         ANY_CLOCK,
         "only {found:.1%} of the requests asked for were sent (limit {limit:.0%})",
-        lambda m: f"{m.add_workers}, or raise --max-in-flight if it was reached",
+        lambda m: f"{m.relief}, or raise --max-in-flight if it was reached",
         floor=True,
     ),
     Rule(
@@ -178,7 +201,7 @@ RULES: tuple[Rule, ...] = (
         0.95,
         ANY_CLOCK,
         "only {found:.1%} of the streams asked for were in flight (limit {limit:.0%})",
-        lambda m: m.add_workers,
+        lambda m: m.relief,
         floor=True,
     ),
     Rule(
@@ -186,7 +209,7 @@ RULES: tuple[Rule, ...] = (
         0.9,
         LATE_READER_CLOCKS,
         "a worker kept its core {found:.0%} busy (limit {limit:.0%})",
-        lambda m: m.add_workers,
+        lambda m: m.relief,
     ),
     Rule(
         lambda m: m.cancelled_share,
@@ -223,7 +246,7 @@ RULES: tuple[Rule, ...] = (
         20,
         ANY_CLOCK,
         "only {found:.0f} requests succeeded inside the window (at least {limit:.0f} are needed for a median)",
-        lambda m: "run longer, or send more",
+        lambda m: m.relief if m.failed_share > 0.5 else "run longer, or send more",
         floor=True,
     ),
 )
@@ -236,6 +259,12 @@ def reasons(measured: Measured) -> list[str]:
         broken.append(
             "the run was broken off: what was in flight then is missing, the slowest requests first; run it again"
         )
+    if measured.unreadable:
+        lines = f"{len(measured.unreadable)} line{'s' if len(measured.unreadable) > 1 else ''}"
+        broken.append(
+            f"{lines} of requests.jsonl cannot be read, the first is line {measured.unreadable[0]}: requests are "
+            f"missing here; {_GATHER}"
+        )
     return [*broken, *measured.unaccounted]
 
 
@@ -247,7 +276,13 @@ def lost_worker(name: str, why: str) -> str:
 _GATHER = "gather the journals and run: python -m exporters recover"
 
 
-def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Mapping[str, Any]] = ()) -> Measured:
+def measure(
+    columns: Columns,
+    facts: Facts,
+    window: Window,
+    engine: Sequence[Mapping[str, Any]] = (),
+    unreadable: Sequence[int] = (),
+) -> Measured:
     """The run's self-measurement out of its records, its workers' own reports and the `engine`'s samples."""
     inside = columns.in_window
     sent = int(inside.sum())
@@ -279,6 +314,10 @@ def measure(columns: Columns, facts: Facts, window: Window, engine: Sequence[Map
         missing=missing,
         **_cache(facts.prefix_cache),
         engine_late_share=_engine_late_share(engine, window),
+        failed_share=float((inside & (columns.outcome == 1)).sum() / sent) if sent else 0.0,
+        commonest_error=_commonest_error(columns),
+        machine_full=_full_machine(health),
+        unreadable=tuple(unreadable),
     )
 
 
@@ -293,6 +332,24 @@ def _in_flight(columns: Columns, health: Iterable[WorkerHealth], window: Window)
         return believed
     under_way_ns = np.minimum(columns.end_ns, window.end_ns) - np.maximum(columns.sent_ns, window.start_ns)
     return min(float(under_way_ns[under_way_ns > 0].sum()) * 1e-9 / window.seconds, believed)
+
+
+def _commonest_error(columns: Columns) -> str | None:
+    kinds = Counter(kind for kind in columns.errors if kind)
+    return kinds.most_common(1)[0][0] if kinds else None
+
+
+def _full_machine(health: Mapping[str, WorkerHealth]) -> str | None:
+    """A host none of whose cores is left to a further worker: its workers, or whatever runs there, use them all."""
+    used: dict[str, float] = {}
+    for entry in health.values():
+        host = entry.host or "this machine"
+        used[host] = used.get(host, 0.0) + (entry.cpu_share or 0.0)
+    for entry in health.values():
+        host = entry.host or "this machine"
+        if (entry.machine_busy or 0.0) > _FULL or (entry.cores and used[host] > _FULL * entry.cores):
+            return host
+    return None
 
 
 def _engine_late_share(engine: Sequence[Mapping[str, Any]], window: Window) -> float | None:

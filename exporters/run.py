@@ -41,12 +41,17 @@ class Run:
         path = Path(directory)
         meta = read_json(path / RUN, "a run directory holds run.json and requests.jsonl")
         unreadable: list[int] = []
+        mend = f"make it from the journals with: python -m exporters recover {path}"
         try:
             columns = Columns.of(decode_records(path / REQUESTS, unreadable))
         except FileNotFoundError:
-            raise BadInput(
-                f"{path}: no {REQUESTS}", f"make it from the journals with: python -m exporters recover {path}"
-            ) from None
+            raise BadInput(f"{path}: no {REQUESTS}", mend) from None
+        except OSError as error:
+            raise BadInput(f"{path / REQUESTS}: {error.strerror}", mend) from None
+        except OverflowError:
+            raise BadInput(f"{path / REQUESTS}: damaged, it holds numbers of no measurement", mend) from None
+        if unreadable and not len(columns):
+            raise BadInput(f"{path / REQUESTS}: damaged, none of its {len(unreadable)} lines is a request", mend)
         return Run(path, meta, columns, _lines(path / ENGINE), unreadable)
 
     @property
@@ -57,7 +62,7 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The summary, computed from the records (summary.json may be older than they are)."""
-        return summarise(self.columns, self.meta, self.engine)
+        return summarise(self.columns, self.meta, self.engine, self.unreadable_lines)
 
     @cached_property
     def window(self) -> Window:

@@ -13,17 +13,20 @@ def two_sided_p(t: float, df: float) -> float:
 
 
 def critical(p: float, df: float) -> float:
-    """The t with `two_sided_p(t, df) == p`, by bisection."""
+    """The t with `two_sided_p(t, df) == p`: Newton's steps, kept inside a bracket that every step narrows."""
     low, high = 0.0, 2.0
     while two_sided_p(high, df) > p:
-        high *= 2
+        low, high = high, high * 2
+    t = (low + high) / 2
+    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(df * math.pi)
     while high - low > 1e-11 * high:
-        middle = (low + high) / 2
-        if two_sided_p(middle, df) > p:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+        above = two_sided_p(t, df) - p
+        low, high = (t, high) if above > 0 else (low, t)
+        step = above / (2 * scale * (1 + t * t / df) ** (-(df + 1) / 2))
+        if abs(step) <= 1e-11 * t:
+            break
+        t = t + step if low < t + step < high else (low + high) / 2
+    return t
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:

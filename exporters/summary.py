@@ -21,16 +21,20 @@ ADJUSTED = ("ttft_s", "ttft_scheduled_s", "tpot_s", "stall_s", "e2e_s", "e2e_sch
 
 
 def summarise(
-    records: Iterable[RequestRecord] | Columns, meta: Mapping[str, Any], engine: Sequence[Mapping[str, Any]] = ()
+    records: Iterable[RequestRecord] | Columns,
+    meta: Mapping[str, Any],
+    engine: Sequence[Mapping[str, Any]] = (),
+    unreadable: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The summary of one run. `meta` is its `run.json`; without a window in it the span of the records is taken.
 
     `engine` are the samples of `engine.jsonl`; what they say of TTFT and ITL stands under `engine`.
+    `unreadable` are the numbers of lines of `requests.jsonl` that are lost.
     """
     columns = records if isinstance(records, Columns) else Columns.of(records)
     facts = Facts(meta)
     window = facts.window or _span(columns)
-    measured = quality.measure(columns, facts, window, engine)
+    measured = quality.measure(columns, facts, window, engine, unreadable)
     broken = quality.reasons(measured)
     objectives = parse_objectives(facts.slo, "slo in run.json") if facts.slo else ()
     inside = columns.in_window

@@ -33,8 +33,6 @@ def summary_text(run: Run) -> str:
     quality = summary["quality"]
     lines.append(f"{'valid' if summary['valid'] else 'NOT VALID'}; {quality['clock']} clock")
     lines += [f"  - {reason}" for reason in quality["reasons"]]
-    if run.unreadable_lines:
-        lines.append(f"  - {len(run.unreadable_lines)} unreadable lines in requests.jsonl were left out")
     lines += ["", *_body(summary, summary["window"]["seconds"]), "", *metric_table(summary["metrics"])]
     lines += engine_text(summary.get("engine"), summary["metrics"])
     if len(summary["classes"]) > 1:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exporters.compare import CONFIDENCE, Comparison, judge_family
+from exporters.compare import Comparison
+from exporters.verdict import CONFIDENCE, judge_family
 
 
 def judge_together(comparisons: Sequence[Comparison]) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from exporters.compare import CONFIDENCE, Comparison, MetricComparison
+from exporters.gate import decision_of
 
 _METRICS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E", "stall": "stall"}
 _WHOLE = {"throughput": "throughput", "goodput": "goodput", "error_share": "error share"}
@@ -78,17 +79,26 @@ def headline(comparison: Comparison) -> str:
         return f"Not comparable: {'; '.join(comparison.refusals)}."
     who, other = comparison.candidate_label, comparison.base_label
     wins, costs = (_listed([m for m in comparison.gated if m.verdict == kind]) for kind in ("better", "worse"))
-    match comparison.verdict:
+    match comparison.relative:
         case "mixed":
             said = f"{who} beats {other} on {wins}, but is worse on {costs}."
         case "worse":
             said = f"{who} is worse than {other} on {costs}."
         case "better":
             said = f"{who} beats {other} on {wins}; no gated metric is worse."
+        case "":
+            said = f"{who} keeps every threshold." if comparison.verdict == "passed" else ""
         case "same":
             said = f"{who} and {other} are the same within {comparison.margin:.0%} on every gated metric."
         case _:
             said = f"No difference between {who} and {other} is beyond doubt."
+    broken = [decision_of(one) for one in comparison.held if one.met is False]
+    if broken:
+        said += f" {who} breaks {', '.join(f'{one.title} ({one.said})' for one in broken)}."
+    untold = [one.text for one in comparison.held if one.met is None] + [title(name) for name in comparison.missing]
+    if untold:
+        said += f" Cannot be told: {', '.join(untold)}."
+    said = said.lstrip()
     for kind in ("undecided", "too few"):
         named = ", ".join(title(m.name) for m in comparison.gated if m.verdict == kind)
         if named:
@@ -137,10 +147,15 @@ def screen(comparison: Comparison) -> str:
         for figure in comparison.metrics
     ]
     repeats = " and ".join(f"{n} run{'s' if n > 1 else ''}" for n in comparison.runs)
-    foot = f"* gated; {repeats}; margin {comparison.margin:.0%}. A run once a side shows large differences only."
+    limits = "".join(f"; {m.threshold}" for m in comparison.gated if m.limit is not None)
+    terms = f"* gated; {repeats}; margin {comparison.margin:.0%}{limits}."
+    foot = f"{terms} A run once a side shows large differences only."
     if min(comparison.runs) > 1:
-        foot = f"* gated; {repeats}; margin {comparison.margin:.0%}."
-    return "\n".join([*lines, "", *_table(rows), "", foot])
+        foot = terms
+    bounds = [decision_of(one) for one in comparison.held]
+    told = [f"threshold {one.title}: {one.outcome}, {one.said}" for one in bounds]
+    told += [f"threshold {title(name)}: was not measured on both sides" for name in comparison.missing]
+    return "\n".join([*lines, "", *_table(rows), "", *told, foot])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

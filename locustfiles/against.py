@@ -7,13 +7,18 @@ from pathlib import Path
 
 from exporters import baseline
 from exporters.compare import Comparison, Measurement, compare
+from exporters.gate import decision_of, exit_codes, hold
 from exporters.run import RUN, Run
-from tailgate.exits import BadInput
+from tailgate.exits import BadInput, Exit
+from tailgate.thresholds import Gate
 
 
 def check_baseline(name: str) -> None:
-    """Raises `BadInput` where `name` is neither a stored baseline nor a run directory."""
-    if baseline.find(name) is None and not (Path(name) / RUN).is_file():
+    """Raises `BadInput` where `name` is neither a stored baseline that can be read nor a run directory."""
+    stored = baseline.find(name)
+    if stored is not None:
+        baseline.load(stored)
+    elif not (Path(name) / RUN).is_file():
         known = [str(kept["name"]) for kept in baseline.listing()]
         mend = f"known: {', '.join(known)}" if known else "save one with --save-baseline NAME"
         raise BadInput(f"--baseline: no baseline and no run directory '{name}'", mend)
@@ -25,9 +30,18 @@ def baseline_runs(name: str) -> Sequence[Measurement]:
     return baseline.load(stored) if stored else [Measurement.of(Run.load(name))]
 
 
-def compare_with(name: str, directory: Path) -> Comparison:
+def compare_with(name: str, directory: Path, gate: Gate | None) -> Comparison:
     """The run in `directory` against the baseline. Raises `BadInput` where either cannot be read."""
-    return compare(baseline_runs(name), [Run.load(directory)])
+    return compare(baseline_runs(name), [Run.load(directory)], gate=gate)
+
+
+def hold_alone(gate: Gate, directory: Path) -> tuple[list[Exit], list[str]]:
+    """A gate where there is no baseline: its bounds on the run itself, as exit codes and as lines to read."""
+    held = hold(gate, [Run.load(directory)])
+    decisions = [decision_of(one) for one in held]
+    lines = [f"threshold {one.title}: {one.outcome}, {one.said}" for one in decisions]
+    lines += [f"threshold {change.text}: not looked at, for want of a --baseline" for change in gate.changes]
+    return exit_codes(held), lines
 
 
 def keep_as(name: str, directory: Path) -> Path:

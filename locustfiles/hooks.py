@@ -257,6 +257,7 @@ class _Head:
         if course is None or course.summary is None:
             return
         self._shown = console.summary_lines(course.summary, course.store.meta, course.store.directory)
+        self._shown += course.thresholds
         if course.comparison is not None:
             self._shown += ["", *course.comparison.text().splitlines()]
         if not self._headless:

@@ -24,7 +24,7 @@ from exporters import quality
 from exporters.compare import Comparison
 from exporters.run_store import RunStore
 from locustfiles import engine_page, report_file
-from locustfiles.against import baseline_runs, compare_with, keep_as
+from locustfiles.against import baseline_runs, compare_with, hold_alone, keep_as
 from locustfiles.cache_check import CacheCheck
 from locustfiles.dealing import cut_of
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
@@ -77,6 +77,7 @@ class Course:
     summary: dict[str, Any] | None = None
     finished: Event = field(default_factory=Event)
     comparison: Comparison | None = None
+    thresholds: list[str] = field(default_factory=list)
     codes: list[Exit] = field(default_factory=list)
 
 
@@ -264,8 +265,11 @@ class Leader:
         settings, directory = course.settings, course.store.directory
         try:
             if settings.baseline:
-                course.comparison = compare_with(settings.baseline, directory)
+                course.comparison = compare_with(settings.baseline, directory, settings.gate)
                 course.codes.append(course.comparison.exit_code)
+            elif settings.gate:
+                codes, course.thresholds = hold_alone(settings.gate, directory)
+                course.codes += codes
             if settings.save_baseline:
                 logger.info("baseline saved: %s", keep_as(settings.save_baseline, directory))
         except BadInput as error:

@@ -77,6 +77,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("--label", "a name for this run, in its directory's name, its metrics and its report", "NAME"),
     Option("--baseline", "compare with this baseline or run at the end; worse makes exit code 3", "NAME|FILE"),
     Option("--no-report", "leave out report.html (python -m exporters report makes it later)", switch=True),
+    Option(
+        "--gate",
+        "thresholds that decide, such as ttft_p99<1s,throughput_drop<20% (default: the workload's, else the usual "
+        "metrics against --baseline); one that is broken makes exit code 3",
+        "TERMS",
+    ),
     Option("--save-baseline", "keep this run as a baseline of that name", "NAME"),
     Option("--records", "how many request records to keep: all, sample:RATE (0 to 1) or none", "WHICH"),
     Option("--trace", "trace file to replay, for workloads that replay one", "FILE"),

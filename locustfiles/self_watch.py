@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 import gevent
+import psutil
 
 from exporters.histogram import LatencyHistogram
 from exporters.quality import WorkerHealth
 
 _PERIOD_S = 0.02
 _STEP_NOTICED_S = 0.0005
+_SAMPLES_A_LOOK_AT_THE_MACHINE = 25
 
 
 class SelfWatch:
@@ -31,6 +34,7 @@ class SelfWatch:
         self._largest_step_s = 0.0
         self._cpu_s = 0.0
         self._wall_s = 0.0
+        self._machine_busy: float | None = None
         self._greenlet: gevent.Greenlet | None = None
 
     def start(self, delay_s: float) -> None:
@@ -50,6 +54,8 @@ class SelfWatch:
             loop_lag_p50_s=_float(median),
             loop_lag_p99_s=_float(tail),
             cpu_share=self._cpu_s / self._wall_s if self._wall_s > 0.5 else None,
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            machine_busy=self._machine_busy,
             wall_clock_step_s=self._largest_step_s if self._samples else None,
             in_flight_mean=self._flying / self._samples if self._samples else None,
             in_flight_asked=self._wanted / self._samples if self._samples and self._wanted is not None else None,
@@ -59,6 +65,7 @@ class SelfWatch:
         gevent.sleep(delay_s)
         began, cpu_began = time.perf_counter(), time.process_time()
         offset = _wall_offset_s()
+        machine_began = _machine_s()
         while True:
             due = time.perf_counter() + _PERIOD_S
             gevent.sleep(_PERIOD_S)
@@ -74,6 +81,17 @@ class SelfWatch:
                 self._largest_step_s = max(self._largest_step_s, step)
             offset = now_offset
             self._cpu_s, self._wall_s = time.process_time() - cpu_began, time.perf_counter() - began
+            if self._samples % _SAMPLES_A_LOOK_AT_THE_MACHINE == 0:
+                busy_s, all_s = (now - then for now, then in zip(_machine_s(), machine_began, strict=True))
+                self._machine_busy = busy_s / all_s if all_s > 0 else None
+
+
+def _machine_s() -> tuple[float, float]:
+    """CPU seconds of all cores since the machine started: those used by anything, and all."""
+    times = psutil.cpu_times()
+    # Guests' time is part of users' time already.
+    all_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return all_s - times.idle - getattr(times, "iowait", 0.0), all_s
 
 
 def _wall_offset_s() -> float:

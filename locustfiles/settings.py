@@ -18,6 +18,7 @@ from locustfiles.client.tls import TlsOptions
 from locustfiles.options import AS_WORKLOAD, ENTRY, OPTIONS
 from tailgate.exits import BadInput
 from tailgate.objectives import parse_objectives
+from tailgate.thresholds import Gate, parse_gate
 from tailgate.yaml_file import check_model
 from workloads import load_workload
 from workloads.arrivals import ArrivalSpec, parse_stages, parse_wave
@@ -55,6 +56,7 @@ class Settings:
     results: Path | None
     label: str | None
     baseline: str | None
+    gate: Gate | None
     save_baseline: str | None
     records: Records
     trace: Path | None
@@ -110,6 +112,7 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         results=text.path("results"),
         label=_label(text.get("label"), "--label"),
         baseline=text.get("baseline"),
+        gate=_gate(text.get("gate"), workload),
         save_baseline=_label(text.get("save_baseline"), "--save-baseline"),
         records=_records(text.get("records")),
         trace=_trace(text.path("trace"), workload),
@@ -132,6 +135,9 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         prometheus_port=text.port("prometheus_port"),
     )
     _check_together(settings, run_time_s)
+    if text.get("gate") and settings.gate and settings.gate.changes and not settings.baseline:
+        term = settings.gate.changes[0].text
+        raise BadInput(f"--gate: '{term}' is held against a baseline", "name one with --baseline")
     if settings.baseline:
         check_baseline(settings.baseline)
     return settings
@@ -279,6 +285,13 @@ def _label(value: str | None, flag: str) -> str | None:
     if value is not None and not _LABEL.match(value):
         raise BadInput(f"{flag}: '{value}' cannot be part of a file name", "use letters, digits, '.', '_' and '-'")
     return value
+
+
+def _gate(value: str | None, workload: Workload) -> Gate | None:
+    """The line's thresholds, else the workload's own."""
+    if value:
+        return parse_gate(value)
+    return parse_gate(workload.gate, f"workload {workload.name}: gate") if workload.gate else None
 
 
 def _file(path: Path | None, flag: str) -> Path | None:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tailgate.exits import BadInput
 from tailgate.objectives import Objective, parse_objectives
+from tailgate.thresholds import parse_gate
 from tailgate.yaml_file import FaultAt
 from workloads.arrivals import ArrivalSpec
 from workloads.lengths import Fixed, Tokens
@@ -143,6 +144,10 @@ class Workload(Spec):
     arrival: ArrivalSpec = ArrivalSpec()
     warm_up: WarmUp = WarmUp()
     slo: str | None = Field(default=None, description="objectives of every class that has none of its own")
+    gate: str | None = Field(
+        default=None,
+        description="thresholds a run must keep, such as ttft_p99<1s,throughput_drop<20%; --gate overrides",
+    )
     trace: TraceSource | None = None
     grid: Grid | None = None
 
@@ -150,6 +155,16 @@ class Workload(Spec):
     @classmethod
     def _readable(cls, value: str | None) -> str | None:
         return checked_slo(value)
+
+    @field_validator("gate")
+    @classmethod
+    def _readable_gate(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parse_gate(value, "gate")
+            except BadInput as error:
+                raise ValueError(str(error).removeprefix("gate: ")) from None
+        return value
 
     @model_validator(mode="after")
     def _complete(self) -> Workload:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from exporters.columns import ABSENT
+from exporters.columns import ABSENT, Columns
 from exporters.record import RequestRecord
 from exporters.run import Run, read_json
 from exporters.run_store import RunStore
@@ -73,7 +73,25 @@ def dump(run: Run) -> str:
 
 def load(file: Path, directory: Path) -> Run:
     """A run in `directory` made of `file`. Raises `BadInput` where the file holds no single requests."""
-    found = read_json(file, _MEND)
+    meta, records = _read(file, read_json(file, _MEND))
+    store = RunStore.create(directory, meta)
+    store.append(records)
+    store.finish()
+    return Run.load(directory)
+
+
+def is_result(content: Mapping[str, Any]) -> bool:
+    """Whether a JSON file's content looks like what `vllm bench serve` saves, with or without details."""
+    return "schema" not in content and {"completed", "request_throughput"} <= content.keys()
+
+
+def read(file: Path, content: Mapping[str, Any]) -> Run:
+    """The same in memory, out of the `content` that `file` holds. Raises `BadInput` as `load`."""
+    meta, records = _read(file, content)
+    return Run(file, meta, Columns.of(records))
+
+
+def _read(file: Path, found: Mapping[str, Any]) -> tuple[dict[str, Any], list[RequestRecord]]:
     missing = [name for name in _LISTS if not isinstance(found.get(name), list)]
     if missing:
         raise BadInput(f"{file}: holds no {', '.join(missing)}", f"it was saved without details; {_MEND}")
@@ -85,10 +103,7 @@ def load(file: Path, directory: Path) -> Run:
         records = list(_records(found, start_ns))
     except (TypeError, ValueError, IndexError) as error:
         raise BadInput(f"{file}: a request cannot be read ({error})", _MEND) from None
-    store = RunStore.create(directory, _meta(found, file, start_ns))
-    store.append(records)
-    store.finish()
-    return Run.load(directory)
+    return _meta(found, file, start_ns), records
 
 
 def _records(found: Mapping[str, Any], start_ns: int) -> list[RequestRecord]:

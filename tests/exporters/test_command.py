@@ -91,7 +91,7 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
         ("report", "{a}", "-o", "/nowhere/x.html"),
         "/nowhere/x.html: No such file or directory; name a file that can be written with -o",
     ),
-    (("compare", "{a}", "{a}", "--gate", "ttft"), "gate: unknown metric 'ttft'; known: ttft_p50, "),
+    (("compare", "{a}", "{a}", "--gate", "ttft"), "--gate: unknown metric 'ttft'; known: ttft_p50, "),
 ]
 
 
@@ -105,7 +105,7 @@ def test_a_mistake_is_one_line_and_exit_2(runs: dict[str, Path], words: tuple[st
 
 
 def test_help_is_there_for_every_command() -> None:
-    for command in ("summary", "compare", "report", "recover", "baseline", "convert", "import"):
+    for command in ("summary", "compare", "report", "recover", "baseline", "convert", "serve", "import"):
         assert f"usage: python -m exporters {command}" in _call(command, "--help").stdout
 
 
