@@ -92,6 +92,7 @@ def run_of(arrivals: Floats, waits: Floats, service: Floats, seed: int, factor: 
         events=full(count, TOKENS),
         coalesced=np.zeros(count, dtype=np.int64),
         prompt_tokens=full(count, 128),
+        planned_prompt_tokens=full(count, ABSENT),
         output_tokens=full(count, TOKENS),
         cached_tokens=full(count, ABSENT),
         outcome=np.zeros(count, dtype=np.int64),

@@ -258,6 +258,7 @@ def _columns(sent: Any, first: Any, last: Any, gaps: Any, starts: Any, events: A
         events=events,
         coalesced=zero,
         prompt_tokens=nothing,
+        planned_prompt_tokens=nothing,
         output_tokens=events,
         cached_tokens=nothing,
         outcome=zero,

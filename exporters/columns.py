@@ -42,6 +42,7 @@ _FROM_RECORD = (
     "events",
     "coalesced",
     "prompt_tokens",
+    "planned_prompt_tokens",
     "output_tokens",
     "cached_tokens",
     "outcome",
@@ -76,6 +77,7 @@ class Columns:
     events: Ints
     coalesced: Ints
     prompt_tokens: Ints
+    planned_prompt_tokens: Ints
     output_tokens: Ints
     cached_tokens: Ints
     outcome: Ints
@@ -115,6 +117,7 @@ class Columns:
                     r.events,
                     r.coalesced,
                     _or_absent(r.prompt_tokens),
+                    _or_absent(r.planned_prompt_tokens),
                     _or_absent(
                         r.events if r.output_tokens is None and r.tokens_source == "events" else r.output_tokens
                     ),

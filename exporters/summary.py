@@ -88,6 +88,7 @@ def _part(
         "answers": _answers(columns, chosen),
         "throughput": _throughput(columns, of_class, window),
         "tokens": _tokens(columns, chosen & columns.ok),
+        "prompt_lengths": _prompt_lengths(columns, chosen & columns.ok),
         "metrics": {metric: statistics(found) for metric, found in values.items()},
         "error_adjusted": {
             metric: adjusted_statistics(values[metric], requests["failed"])
@@ -180,6 +181,22 @@ def _tokens(columns: Columns, ok: Bools) -> dict[str, Any]:
         if counted.all()
         else "mixed",
         "per_event": float(columns.output_tokens[told].sum() / events) if events else None,
+    }
+
+
+def _prompt_lengths(columns: Columns, ok: Bools) -> dict[str, Any] | None:
+    """Prompts as the server counted them against what the workload designed; None where nothing can be compared."""
+    both = ok & (columns.planned_prompt_tokens != ABSENT) & (columns.prompt_tokens != ABSENT)
+    if not both.any():
+        return None
+    designed = columns.planned_prompt_tokens[both]
+    off = columns.prompt_tokens[both] - designed
+    return {
+        "compared": int(off.size),
+        "as_designed": int((off == 0).sum()),
+        "least_difference": int(off.min()),
+        "largest_difference": int(off.max()),
+        "mean_difference_share": float(off.sum() / max(int(designed.sum()), 1)),
     }
 
 

@@ -90,6 +90,7 @@ def _body(summary: Mapping[str, Any], seconds: float) -> list[str]:
         f"{rates}, {tokens['output']} output tokens by {tokens['source'] or '-'}{per_event}",
     ]
     lines += said_of_sending(summary["quality"])
+    lines += said_of_lengths(summary.get("prompt_lengths"))
     lines += said_of_answers(summary["answers"])
     if goodput["share"] is not None:
         lines.append(f"goodput {goodput['requests_per_s']:.2f} requests/s, {goodput['share']:.1%} met {goodput['slo']}")
@@ -110,6 +111,18 @@ def said_of_sending(quality: Mapping[str, Any]) -> list[str]:
         beside = "" if designed is None else f", {designed:.1%} by design"
         lines.append(f"prefix cache: {hit:.1%} of the prompt tokens found{beside}")
     return lines
+
+
+def said_of_lengths(lengths: Mapping[str, Any] | None) -> list[str]:
+    """Whether prompts were as long, by the server's count, as the workload asked; nothing where nobody counted."""
+    if not lengths:
+        return []
+    compared, exact = lengths["compared"], lengths["as_designed"]
+    if exact == compared:
+        return [f"prompts: all {compared} exactly as long as designed"]
+    least, largest = lengths["least_difference"], lengths["largest_difference"]
+    off = f"the others by {least:+d} to {largest:+d} tokens ({lengths['mean_difference_share']:+.1%} in all)"
+    return [f"prompts: {exact} of {compared} exactly as long as designed, {off}"]
 
 
 def said_of_answers(answers: Mapping[str, Any]) -> list[str]:

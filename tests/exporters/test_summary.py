@@ -10,7 +10,7 @@ import pytest
 from exporters.quantiles import enough, statistics
 from exporters.record import RequestRecord, decode_record, encode_record
 from exporters.summary import exit_code, summarise
-from exporters.tables import said_of_answers
+from exporters.tables import said_of_answers, said_of_lengths
 from tests.support.runs import START_NS, failed, meta, queueing_records, record
 
 
@@ -102,6 +102,22 @@ def test_retries_short_answers_and_notes_are_told_apart() -> None:
         "note: 2 x no [DONE]",
     ]
     assert said_of_answers(summarise([record()], meta())["answers"]) == []
+
+
+def test_prompts_are_held_against_what_was_designed() -> None:
+    def lengths(*pairs: tuple[int | None, int | None]) -> dict[str, Any]:
+        records = [record(i, planned_prompt_tokens=a, prompt_tokens=b) for i, (a, b) in enumerate(pairs)]
+        return summarise([*records, failed(99, planned_prompt_tokens=5)], meta())
+
+    exact = lengths((100, 100), (50, 50), (None, 70), (70, None))["prompt_lengths"]
+    assert (exact["compared"], exact["as_designed"]) == (2, 2)
+    assert said_of_lengths(exact) == ["prompts: all 2 exactly as long as designed"]
+    off = lengths((100, 103), (100, 98), (100, 100))["prompt_lengths"]
+    assert said_of_lengths(off) == [
+        "prompts: 1 of 3 exactly as long as designed, the others by -2 to +3 tokens (+0.3% in all)"
+    ]
+    assert lengths((None, 5))["prompt_lengths"] is None
+    assert said_of_lengths(None) == []
 
 
 def test_failures_are_in_no_latency_but_in_the_adjusted_tail() -> None:

@@ -125,6 +125,7 @@ def test_a_run_is_replayed_with_its_own_bodies_at_its_own_times(engine: Engine, 
         assert {record.request_class for record in records} == {"a", "b"}
     assert times[1] == pytest.approx(times[0], abs=1e-6)
     assert any("replays 80 requests of first" in note for note in again.meta["notes"])
+    assert again.summary["prompt_lengths"]["as_designed"] == again.summary["prompt_lengths"]["compared"] > 40
 
 
 @pytest.mark.parametrize(
