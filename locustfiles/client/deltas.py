@@ -7,6 +7,7 @@ Shapes: OpenAI's API reference (chat, completions, responses) and replies captur
 
 from __future__ import annotations
 
+from operator import le
 from typing import Any
 
 import msgspec
@@ -94,7 +95,7 @@ class ResponsesEvent(msgspec.Struct, gc=False):
     code: Any = None
 
 
-_decode_chunk = msgspec.json.Decoder(Chunk).decode
+decode_chunk = msgspec.json.Decoder(Chunk).decode
 _decode_responses_event = msgspec.json.Decoder(ResponsesEvent).decode
 _decode_response = msgspec.json.Decoder(Response).decode
 _BY_BADNESS = ("failed", "cancelled", "incomplete")
@@ -105,7 +106,8 @@ class Tally:
     """What the events of one answer add up to. `take` reads one event's data; the rest are its findings.
 
     `token_ends` holds the offset given with each token event; `token_counts` the completion tokens reported up to each,
-    or None once an event came without them; `answered_end` the offset of the event that said that all is said.
+    or None once an event came without them; `answered_end` the offset of the event that said that all is said. `plain`:
+    nothing of a chunk's text is kept but that there is some.
     """
 
     __slots__ = (
@@ -117,6 +119,7 @@ class Tally:
         "finished",
         "notes",
         "output_tokens",
+        "plain",
         "prompt_tokens",
         "seen",
         "take",
@@ -139,6 +142,7 @@ class Tally:
         self.notes: set[str] = set()
         self.texts: dict[int, list[str]] | None = {} if keep_text else None
         self._calls: dict[int, dict[str, Any]] = {}
+        self.plain = not (responses_api or keep_text)
         self.take = self._take_responses if responses_api else self._take_chunk
 
     def fail(self, kind: str, message: str) -> None:
@@ -147,7 +151,7 @@ class Tally:
             self.failure = Failure(kind, message)
 
     def _take_chunk(self, data: bytes, end: int) -> None:
-        chunk: Chunk | None = self._decoded(_decode_chunk, data)
+        chunk: Chunk | None = self._decoded(decode_chunk, data)
         if chunk is None:
             return
         usage = chunk.usage
@@ -194,6 +198,19 @@ class Tally:
         elif kind == "error" or event.error:
             self.fail(API_ERROR, error_message(event.error or event.message or event.code))
 
+    def take_running_counts(self, usage: Usage, counts: list[int]) -> None:
+        """Token events whose `usage` differed in nothing but the completion tokens, which were `counts` in turn."""
+        self._take_usage(usage)
+        self.output_tokens = counts[-1]
+        known = self.token_counts
+        if known is None:
+            return
+        ascending = all(map(le, [known[-1] if known else 0, *counts], counts))
+        if ascending and len(self.seen) < 2:
+            known.extend(counts)
+        else:
+            self.token_counts = None
+
     def take_document(self, body: bytes, *, responses_api: bool) -> None:
         """Reads a whole JSON reply (no stream was asked for)."""
         if responses_api:
@@ -206,7 +223,7 @@ class Tally:
                 self._keep_text(0, *_texts_in(response.output))
             self._take_response(response, response.status or "completed")
             return
-        reply = self._decoded(_decode_chunk, body)
+        reply = self._decoded(decode_chunk, body)
         if reply is None:
             return
         if reply.usage is not None:

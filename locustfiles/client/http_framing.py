@@ -68,6 +68,20 @@ class Framing:
         """Whether the connection may carry another request: it stays open, and nothing is left over on it."""
         return self.complete and self._keep_alive and not self.surplus
 
+    @property
+    def chunked(self) -> bool:
+        """Whether the body comes in chunks."""
+        return self._expects not in ("head", "length", "close")
+
+    @property
+    def between_chunks(self) -> bool:
+        """Whether the next byte begins a chunk's size line."""
+        return self._expects == "size" and not self._line and self.fault is None
+
+    def pass_over(self, end: int) -> None:
+        """Whole chunks up to the raw offset `end` have been read elsewhere."""
+        self.end = end
+
     def feed(self, raw: bytes) -> list[Span]:
         """Reads the next bytes; returns where in `raw` the body's are."""
         spans: list[Span] = []

@@ -18,10 +18,14 @@ from locustfiles.client.errors import API_ERROR, EMPTY, MALFORMED, TRUNCATED, Fa
 from locustfiles.client.http_framing import Framing, Span
 from locustfiles.client.inflate import CODINGS, Inflater
 from locustfiles.client.sse import Event, EventSplitter
+from locustfiles.client.template import EventTemplate
 
 LARGEST_DOCUMENT = 64 * 2**20
 """Bytes kept of a plain (not streamed) body; a longer one is malformed."""
 _KEPT_OF_ERROR_PAGE = 64 * 2**10
+_TASTE = 2048
+_WORTH_A_TEMPLATE = 4  # events in a row that show that a template is of use
+_RARELY = 64  # events between two tries to find a better one
 _KEEP_ALIVE_EVENTS = (b"ping", b"heartbeat", b"keepalive", b"keep-alive")
 
 
@@ -98,9 +102,12 @@ class ResponseReading:
         "_eof",
         "_framing",
         "_inflater",
+        "_learn_after",
+        "_learned_at",
         "_read_body",
         "_splitter",
         "_tally",
+        "_template",
     )
 
     def __init__(self, asked: Asked) -> None:
@@ -110,6 +117,8 @@ class ResponseReading:
         self._read_body: Callable[[bytes, list[Span], int], None] | None = None  # decided by the head
         self._splitter: EventSplitter | None = None
         self._inflater: Inflater | None = None
+        self._template: EventTemplate | None = None
+        self._learn_after = self._learned_at = 0
         self._document: list[bytes] = []
         self._document_size = 0
         self._document_judged = False
@@ -147,6 +156,42 @@ class ResponseReading:
 
     def feed(self, raw: bytes) -> None:
         """The response's next bytes, in order, split anywhere."""
+        while raw:
+            template = self._template
+            if template is not None:
+                read = self._feed_quickly(raw, template)
+            else:
+                # Little at first: what comes after the first event may be like it.
+                read = _TASTE if self._tally.plain and not self._learn_after else len(raw)
+                self._feed_by_the_book(raw[:read])
+            raw = raw[read:]
+
+    def _feed_quickly(self, raw: bytes, template: EventTemplate) -> int:
+        """Reads `raw` where it is as the template says, by the book where it is not; returns how far, which is short of
+        its end where another template is better."""
+        framing, tally = self._framing, self._tally
+        assert self._splitter is not None
+        parts = raw.split(template.separator)
+        at, last, position, base = 0, len(parts) - 1, 0, framing.end
+        while at < last:
+            if framing.between_chunks and self._splitter.between_events and tally.answered_end is None:
+                matched, end = template.take(parts, at, last, framing.end, tally)
+                if matched:
+                    framing.pass_over(end)
+                    at, position = at + matched, end - base
+                    if matched >= _WORTH_A_TEMPLATE:
+                        self._learn_after = self._learned_at = 0
+                    continue
+            stop = position + len(parts[at]) + len(template.separator)
+            self._feed_by_the_book(raw[position:stop])
+            at, position = at + 1, stop
+            if self._template is not template:
+                return position
+        if position < len(raw):
+            self._feed_by_the_book(raw[position:])
+        return len(raw)
+
+    def _feed_by_the_book(self, raw: bytes) -> None:
         framing = self._framing
         base = framing.end
         spans = framing.feed(raw)
@@ -257,8 +302,20 @@ class ResponseReading:
                 self._take_unusual(event, base + end)
             else:
                 take(data, base + end)
+        if events and tally.plain and self._inflater is None and self._framing.chunked:
+            self._learn(events[-1], len(events))
         if self._splitter is not None and self._splitter.overgrown:
             self._framing.abandon("an event too large to be one", self._framing.end)
+
+    def _learn(self, event: Event, count: int) -> None:
+        """Makes a template of the latest event, if the last one seems of no use; ever more rarely while none is."""
+        self._learned_at += count
+        _, name, data = event
+        if self._learned_at <= self._learn_after or name or not self._tally.token_ends:
+            return
+        if self._template is None or not self._template.fits(data):
+            self._learned_at, self._learn_after = 0, min(2 * self._learn_after + 1, _RARELY)
+            self._template = EventTemplate.of(data) or self._template
 
     def _take_unusual(self, event: Event, end: int) -> None:
         """An event that is not simply an unnamed JSON object before the answer's end."""

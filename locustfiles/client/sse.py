@@ -57,6 +57,11 @@ class EventSplitter:
         return bool(self._partial or self._data or self._type)
 
     @property
+    def between_events(self) -> bool:
+        """Whether events have come, and the next byte begins another."""
+        return self._between and self._dispatched
+
+    @property
     def foreign(self) -> bool:
         """Whether the bytes so far are no event stream at all: no event, and lines that no event has."""
         begun = b"".join(self._partial).removeprefix(_BOM).partition(b":")[0]
