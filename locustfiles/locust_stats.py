@@ -17,6 +17,8 @@ from locust.stats import RequestStats, StatsCSV, StatsCSVFileWriter, StatsEntry
 from exporters.histogram import MIDPOINTS_S, bucket_of, bucket_response_time
 
 Milliseconds = npt.NDArray[np.float64]
+_MOST_WAITING = 1 << 16
+_MIDPOINTS_MS: list[float] = [bucket_response_time(middle * 1e3) for middle in MIDPOINTS_S.tolist()]
 
 MEASURES = frozenset({"TTFT", "ITL", "TPOT", "LAG"})
 """Types of rows that measure a part of a request that already has a row of its own."""
@@ -30,25 +32,64 @@ def install() -> None:
     StatsCSVFileWriter.stats_writer = _stats_writer  # type: ignore[method-assign]
 
 
+class BulkEntry(StatsEntry):
+    """A row whose values come many at a time: they are put into buckets when somebody looks at `response_times`."""
+
+    _waiting: list[Milliseconds]
+    _waiting_count: int
+
+    @property
+    def response_times(self) -> dict[Any, int]:
+        if self._waiting_count:
+            self._put_into_buckets()
+        return self._times
+
+    @response_times.setter
+    def response_times(self, times: dict[Any, int]) -> None:
+        self._times = times
+        self._waiting, self._waiting_count = [], 0
+
+    def log_many(self, values_ms: Milliseconds) -> None:
+        """Enters the values as `StatsEntry.log` would one by one."""
+        now = time.time()
+        if (
+            self.use_response_times_cache
+            and self.last_request_timestamp
+            and int(now) > int(self.last_request_timestamp)
+        ):
+            self._cache_response_times(int(now) - 1)
+        count = len(values_ms)
+        least, greatest = float(values_ms.min()), float(values_ms.max())
+        self.num_requests += count
+        self.num_reqs_per_sec[int(now)] += count
+        self.last_request_timestamp = now
+        self.total_response_time += float(values_ms.sum())  # type: ignore[assignment]
+        self.min_response_time = least if self.min_response_time is None else min(self.min_response_time, least)  # type: ignore[assignment]
+        self.max_response_time = max(self.max_response_time, greatest)  # type: ignore[assignment]
+        self._waiting.append(values_ms)
+        self._waiting_count += count
+        if self._waiting_count > _MOST_WAITING:
+            self._put_into_buckets()
+
+    def _put_into_buckets(self) -> None:
+        counts = np.bincount(bucket_of(np.concatenate(self._waiting) / 1e3))
+        self._waiting, self._waiting_count = [], 0
+        held = np.flatnonzero(counts)
+        for bucket, number in zip(held.tolist(), counts[held].tolist(), strict=True):
+            self._times[_MIDPOINTS_MS[bucket]] += number
+
+
 def log_many(all_stats: RequestStats, method: str, name: str, values_ms: Milliseconds) -> None:
-    """Enters many values into one row, as `StatsEntry.log` would one by one; never into Aggregated."""
+    """Enters many values into one row; never into Aggregated."""
     if not len(values_ms):
         return
-    entry = all_stats.entries[(name, method)]
-    now = time.time()
-    if entry.use_response_times_cache and entry.last_request_timestamp and int(now) > int(entry.last_request_timestamp):
-        entry._cache_response_times(int(now) - 1)
-    count = len(values_ms)
-    least, greatest = float(values_ms.min()), float(values_ms.max())
-    entry.num_requests += count
-    entry.num_reqs_per_sec[int(now)] += count
-    entry.last_request_timestamp = now
-    entry.total_response_time += float(values_ms.sum())  # type: ignore[assignment]
-    entry.min_response_time = least if entry.min_response_time is None else min(entry.min_response_time, least)  # type: ignore[assignment]
-    entry.max_response_time = max(entry.max_response_time, greatest)  # type: ignore[assignment]
-    times: Any = entry.response_times
-    for bucket, number in zip(*np.unique(bucket_of(values_ms / 1e3), return_counts=True), strict=True):
-        times[bucket_response_time(MIDPOINTS_S[bucket] * 1e3)] += int(number)
+    entry = all_stats.entries.get((name, method))
+    if not isinstance(entry, BulkEntry):
+        fresh = BulkEntry(all_stats, name, method, use_response_times_cache=all_stats.use_response_times_cache)
+        if entry is not None:
+            fresh.extend(entry)
+        entry = all_stats.entries[(name, method)] = fresh
+    entry.log_many(values_ms)
 
 
 _locusts_stats_writer = StatsCSVFileWriter.stats_writer

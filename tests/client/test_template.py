@@ -31,7 +31,9 @@ def read(pieces: list[bytes], asked: Asked = Asked(), by_the_book: bool = False)
     return reading.result()
 
 
-def event(text: str | None, kind: str = "content", usage: int | None = None, ascii_only: bool = True, **more: Any) -> bytes:
+def event(
+    text: str | None, kind: str = "content", usage: int | None = None, ascii_only: bool = True, **more: Any
+) -> bytes:
     choice: dict[str, Any] = {"index": 0, "delta": {kind: text}, "logprobs": None, "finish_reason": None, **more}
     if kind == "text":
         choice = {"index": 0, "text": text, "finish_reason": None, **more}
