@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import platform
 import socket
@@ -74,6 +75,7 @@ class Crew:
         if part is not None:
             if lease_s is not None and part.dealt:
                 part.sender.lease(max(start_ns, time.time_ns()) + int(lease_s * 1e9))
+            _collect_garbage_rarely()
             part.sender.start(start_ns, part.settings.warmup_s)
 
     def lease(self, run_id: str, until_ns: int) -> None:
@@ -229,6 +231,14 @@ class _Part:
             self._reports = -1
             sender.close()
         return report
+
+
+def _collect_garbage_rarely() -> None:
+    """What stands at the start stays, and records have no cycles: looking through them again and again costs a lot."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _recorder(assignment: Assignment, rows: Rows, keep_outputs: bool) -> Recorder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,9 +165,12 @@ class Feed:
             self._ready.append(Ticket(planned, digest_of(planned.index, planned.body)))
 
     def _make_ahead(self) -> None:
+        breathe_at = 0.0
         while True:
             if len(self._ready) >= _AHEAD or self._next is None:
                 self._wanted.clear()
                 self._wanted.wait()
             self._make_one()
-            gevent.sleep(_BREATH_S)
+            if time.perf_counter() > breathe_at:
+                gevent.sleep(_BREATH_S)
+                breathe_at = time.perf_counter() + _BREATH_S

@@ -13,6 +13,7 @@ from exporters.histogram import LatencyHistogram
 from exporters.quality import WorkerHealth
 
 _PERIOD_S = 0.02
+_LAGS_AT_ONCE = 50
 _STEP_NOTICED_S = 0.0005
 _SAMPLES_A_LOOK_AT_THE_MACHINE = 25
 
@@ -28,6 +29,7 @@ class SelfWatch:
         self._in_flight = in_flight
         self._asked = asked
         self._lags = LatencyHistogram()
+        self._fresh_lags: list[float] = []
         self._samples = 0
         self._flying = 0
         self._wanted: int | None = None
@@ -49,6 +51,7 @@ class SelfWatch:
 
     def health(self) -> WorkerHealth:
         """The measurements so far; counts of requests are the recorder's to add."""
+        self._take_lags()
         median, tail = self._lags.quantiles((0.5, 0.99)) if self._samples else (None, None)
         return WorkerHealth(
             loop_lag_p50_s=_float(median),
@@ -61,6 +64,10 @@ class SelfWatch:
             in_flight_asked=self._wanted / self._samples if self._samples and self._wanted is not None else None,
         )
 
+    def _take_lags(self) -> None:
+        self._lags.add(self._fresh_lags)
+        self._fresh_lags.clear()
+
     def _watch(self, delay_s: float) -> None:
         gevent.sleep(delay_s)
         began, cpu_began = time.perf_counter(), time.process_time()
@@ -69,7 +76,9 @@ class SelfWatch:
         while True:
             due = time.perf_counter() + _PERIOD_S
             gevent.sleep(_PERIOD_S)
-            self._lags.add((time.perf_counter() - due,))
+            self._fresh_lags.append(time.perf_counter() - due)
+            if len(self._fresh_lags) >= _LAGS_AT_ONCE:
+                self._take_lags()
             self._samples += 1
             self._flying += self._in_flight()
             asked = self._asked()

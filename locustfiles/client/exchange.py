@@ -18,7 +18,10 @@ from locustfiles.client.reading import Asked, Reading, ResponseReading
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _LOOK_AGAIN_S = 600.0
-_PIECE = 16 * 1024  # bytes read in one step: some 60 events, a quarter of a millisecond
+_TOO_LONG = Failure(TIMEOUT_TOTAL, "the answer took too long")
+_NO_FIRST = Failure(TIMEOUT_FIRST, "no first token in time")
+_STALLED = Failure(TIMEOUT_IDLE, "the answer stalled")
+_PIECE = 32 * 1024  # bytes read in one step: some 120 events, less than half a millisecond even by the book
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +213,17 @@ class Exchange:
         """When the next limit runs out (monotonic seconds) and what that means; None: only that it is time to look."""
         limits, streamed = self._timeouts, self._asked.stream
         begun = bool(self._reading.token_ends) if streamed else self.bytes_read > 0
-        due: list[tuple[float, Failure | None]] = [(time.monotonic() + _LOOK_AGAIN_S, None)]
-        if limits.total is not None:
-            due.append((self._started + limits.total, Failure(TIMEOUT_TOTAL, "the answer took too long")))
-        if limits.first is not None and streamed and not begun:
-            due.append((self._started + limits.first, Failure(TIMEOUT_FIRST, "no first token in time")))
+        due, failure = time.monotonic() + _LOOK_AGAIN_S, None
+        if limits.total is not None and self._started + limits.total < due:
+            due, failure = self._started + limits.total, _TOO_LONG
+        if limits.first is not None and streamed and not begun and self._started + limits.first < due:
+            due, failure = self._started + limits.first, _NO_FIRST
         if limits.idle is not None:
             # Before the answer has begun its last read may be long ago: look again each `idle` seconds from now.
-            since = self._last_read if begun else time.monotonic()
-            due.append((since + limits.idle, Failure(TIMEOUT_IDLE, "the answer stalled") if begun else None))
-        return min(due, key=lambda limit: limit[0])
+            silent = (self._last_read if begun else time.monotonic()) + limits.idle
+            if silent < due:
+                due, failure = silent, _STALLED if begun else None
+        return due, failure
 
     def _check_time(self) -> None:
         if self._over:

@@ -192,6 +192,8 @@ class StreamingClient:
                 return None
             return self._outcome(exchange, connect_ns)
         except gevent.GreenletExit:
+            # What had arrived by now counts, read or not.
+            connection.read()
             outcome = self._outcome(exchange, connect_ns)
             outcome.cancelled, outcome.error, outcome.error_message = True, None, None
             raise Cancelled(outcome) from None

@@ -1,9 +1,9 @@
 """The wire clock: arrivals from the packet ring, so that sockets can be read late and in bulk without moving a figure.
 
-Every few milliseconds the ring is drained, as numpy columns. Drained segments wait in a journal and are dealt out to
-their connections in bulk. A socket is read when the ring shows that it is worth it: its stream seems to have ended, its
-answer has just begun (an error is short), much has piled up (from then on at once, so as not to throttle the server);
-and otherwise a few times a second, so that parsing keeps pace and little is left to do at the end, when a user waits.
+Every few milliseconds the ring is drained, as numpy columns, and its segments are put with those of their connections.
+A socket is read when the ring shows that it is worth it: its stream seems to have ended, its answer has just begun (an
+error is short), much has piled up (if it piles up fast, at once from then on, so as not to throttle the server); and
+otherwise a few times a second, so that parsing keeps pace and little is left to do at the end, when a user waits.
 If ends turn out to come without the signs that announce them, all sockets are read often instead.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from array import array
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,16 +28,17 @@ Int64s = npt.NDArray[np.int64]
 
 _TICK_S = 0.007
 _EAGER_TURNS = 1  # ticks between two reads of a stream whose end may come unannounced
-_LAZY_TURNS = 22  # the same where ends are announced
+_LAZY_TURNS = 64  # the same where ends are announced
 _SURPRISES_BORNE = 0.02  # share of unannounced ends up to which sockets are read lazily
 _SURPRISES_REMEMBERED = 0.05  # weight of the latest end in that share
 _NOTICED_LATE_NS = 12_000_000  # a user's next request should leave within 10 ms of a stream's end
 _SAFETY_TURNS = 143  # ticks between two looks at all sockets, whatever the ring says
 _FIRST_BYTES = 256
-_PILE = 16 * 1024
+_PILE = 24 * 1024  # bytes unread that are worth a read
+_FLOOD = 40 * 1024  # bytes unread that show that a tick is too long to wait
 _SMALL = 64  # bytes; no event with a token in it is so small, the end of a stream (also under TLS) is
 _COMPARED = 7  # one connection in eight
-_JOURNAL = 1 << 12
+_ROOM = 96  # segments kept in a slot's row
 _CLOCKS_DIFFER_NS = 100_000
 _FIN, _SYN, _RST = 1, 2, 4
 _NEVER = np.iinfo(np.int64).max
@@ -85,9 +85,8 @@ class WireClock(Clock):
         self._eager_until = np.zeros(1, np.int64)  # offset below which each segment is read at once
         self._sent_ns = np.zeros(1, np.int64)
         self._departed_ns = np.zeros(1, np.int64)
-        # Columns slot, start, end, time; slot is -1 once a row has been collected.
-        self._journal = np.empty((4, _JOURNAL), np.int64)
-        self._rows = 0
+        self._stored = np.empty((1, _ROOM, 3), np.int64)  # start, end, time of the latest segments
+        self._held = np.zeros(1, np.int64)  # how many of them there are
         self._difference = Spread()
         self._events = self._late = 0
         self._repeated = self._overtaken = self._zero_windows = 0
@@ -147,8 +146,8 @@ class WireClock(Clock):
         if trace is None:
             return
         self._drain()
-        self._collect(trace)
         slot = trace.slot
+        self._spill(slot)
         trace.departed_ns = int(self._departed_ns[slot])
         trace.anchored = bool(self._first[slot] >= 0)
         self._slot_of_port[trace.port] = -1
@@ -164,7 +163,7 @@ class WireClock(Clock):
         if trace.slot >= 0:
             if self._seen[trace.slot] < offsets[-1]:
                 self._drain()
-            self._collect(trace)
+            self._spill(trace.slot)
             trace.anchored = bool(self._first[trace.slot] >= 0)
         rows = np.array(trace.segments, np.int64).reshape(-1, 3)
         seen = in_order(rows[:, 0], rows[:, 1], rows[:, 2], trace.base)
@@ -257,10 +256,12 @@ class WireClock(Clock):
         known = filled & (first >= 0) & (start >= 0)
         if not filled.all():
             self._note_departures(packets, slot, np.flatnonzero((slot >= 0) & ~packets.incoming & (data > 0)))
-        journalled = slot if known.all() else np.where(known, slot, -1)
-        self._write_journal(journalled, start, end, packets.time_ns)
-        # Slot -1, the last entry, belongs to nobody.
-        np.maximum.at(self._seen, journalled, end)
+        if known.all():
+            self._store(slot, start, end, packets.time_ns)
+            np.maximum.at(self._seen, slot, end)
+        elif known.any():
+            self._store(slot[known], start[known], end[known], packets.time_ns[known])
+            np.maximum.at(self._seen, slot[known], end[known])
         worth_reading = (data <= _SMALL) | (start < self._eager_until[slot]) | (end > self._taken[slot] + _PILE)
         worth_reading |= packets.ends_response
         worth_reading &= known
@@ -280,7 +281,7 @@ class WireClock(Clock):
             return
         trace, connection = entry
         trace.announced = announced
-        if self._seen[slot] > connection.taken + _PILE and self._sockets.remove(connection.fd):
+        if self._seen[slot] > connection.taken + _FLOOD and self._sockets.remove(connection.fd):
             # So much at once would fill the window before the next tick, and hold up the server.
             self._prompt.add(connection.fd, partial(self._read, slot, True))
         connection.read()
@@ -302,46 +303,47 @@ class WireClock(Clock):
         at = np.minimum(np.searchsorted(seen.ends, read_ends), len(seen.ends) - 1)
         self._difference.add((read_ns - seen.times_ns[at])[seen.ends[at] == read_ends].tolist())
 
-    # The journal.
+    # What the ring saw, by slot, until it is asked for.
 
-    def _write_journal(self, slot: Int64s, start: Int64s, end: Int64s, time_ns: Int64s) -> None:
-        count = len(slot)
-        if self._rows + count > self._journal.shape[1]:
-            self._deal_out()
-            if count > self._journal.shape[1]:
-                self._journal = np.empty((4, 2 * count), np.int64)
-        rows = self._journal[:, self._rows : self._rows + count]
-        rows[0], rows[1], rows[2], rows[3] = slot, start, end, time_ns
-        self._rows += count
+    def _store(self, slot: Int64s, start: Int64s, end: Int64s, time_ns: Int64s) -> None:
+        """Keeps each segment in its slot's row, in order of capture."""
+        order = np.argsort(slot, kind="stable")
+        slot = slot[order]
+        first = np.flatnonzero(np.concatenate(([True], slot[1:] != slot[:-1])))
+        counts = np.diff(first, append=len(slot))
+        owners = slot[first]
+        for full in owners[self._held[owners] + counts > _ROOM].tolist():
+            self._spill(full)
+        held = self._held[owners]
+        place = np.arange(len(slot)) + np.repeat(held - first, counts)
+        if (counts > _ROOM).any():
+            for one in np.flatnonzero(counts > _ROOM).tolist():
+                rows = order[first[one] : first[one] + counts[one]]
+                self._append(int(owners[one]), np.stack((start[rows], end[rows], time_ns[rows]), axis=1))
+            fits = np.repeat(counts <= _ROOM, counts)
+            order, slot, place = order[fits], slot[fits], place[fits]
+            held, counts = np.where(counts > _ROOM, 0, held), np.where(counts > _ROOM, 0, counts)
+        self._stored[slot, place, 0] = start[order]
+        self._stored[slot, place, 1] = end[order]
+        self._stored[slot, place, 2] = time_ns[order]
+        self._held[owners] = held + counts
 
-    def _collect(self, trace: _Trace) -> None:
-        """Moves one connection's rows from the journal to its trace."""
-        slots = self._journal[0, : self._rows]
-        mine = np.flatnonzero(slots == trace.slot)
-        if len(mine):
-            trace.segments.frombytes(self._journal[1:, mine].T.tobytes())
-            slots[mine] = -1
+    def _spill(self, slot: int) -> None:
+        """Moves a slot's segments to its connection's trace."""
+        self._append(slot, self._stored[slot, : self._held[slot]])
+        self._held[slot] = 0
 
-    def _deal_out(self) -> None:
-        """Moves every connection's rows to its trace."""
-        if not self._rows:
-            return
-        slots = self._journal[0, : self._rows]
-        order = np.argsort(slots, kind="stable")
-        slots = slots[order]
-        rows = memoryview(self._journal[1:, order].T.tobytes())
-        borders = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist(), len(slots)]
-        for begin, end in pairwise(borders):
-            entry = self._traces[slots[begin]]
-            if entry and slots[begin] >= 0:
-                entry[0].segments.frombytes(rows[24 * begin : 24 * end])
-        self._rows = 0
+    def _append(self, slot: int, rows: Int64s) -> None:
+        entry = self._traces[slot]
+        if entry:
+            entry[0].segments.frombytes(rows.tobytes())
 
     def _new_slot(self) -> int:
         slot = len(self._traces)
         self._traces.append(None)
         if slot == len(self._first) - 1:
             more = max(64, slot)
-            for name in ("_first", "_seen", "_taken", "_eager_until", "_sent_ns", "_departed_ns"):
-                setattr(self, name, np.concatenate([getattr(self, name)[:-1], np.zeros(more + 1, np.int64)]))
+            for name in ("_first", "_seen", "_taken", "_eager_until", "_sent_ns", "_departed_ns", "_held", "_stored"):
+                old = getattr(self, name)[:-1]
+                setattr(self, name, np.concatenate([old, np.zeros((more + 1, *old.shape[1:]), np.int64)]))
         return slot
