@@ -15,6 +15,7 @@ from locustfiles.client.errors import API_ERROR, CONNECT, EMPTY, RESET, TIMEOUT_
 from locustfiles.client.reading import Asked
 from locustfiles.client.stream import Cancelled, Outcome, StreamingClient
 from locustfiles.conversation import next_turn
+from locustfiles.easing import Easing
 from locustfiles.feed import Deal, Feed, Ticket, due_digest_of
 from locustfiles.pacing import Pacer
 from locustfiles.recording import Recorder, crashed
@@ -93,6 +94,7 @@ class Sender:
         self._lease_ns: int | None = None
         self._renewed = Event()
         self._pacer = Pacer()
+        self._easing = Easing()
         self._dispatcher: gevent.Greenlet | None = None
         self._watch = SelfWatch(lambda: self._in_flight, self._asked_in_flight)
 
@@ -227,6 +229,8 @@ class Sender:
         wait_s = _FIRST_WAIT_S
         for attempt in range(1 + self._retries):
             outcome = self._send(ticket, attempt, due_s)
+            if outcome is not None and not self.open_loop:
+                self._ease_off(outcome)
             if outcome is None or not _may_succeed_later(outcome) or attempt == self._retries:
                 break
             asked_s = outcome.reading.retry_after_s if outcome.reading else None
@@ -235,6 +239,14 @@ class Sender:
                 break
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         return outcome
+
+    def _ease_off(self, outcome: Outcome) -> None:
+        if outcome.error != CONNECT:
+            self._easing.connected()
+            return
+        pause_s = self._easing.refused(self.active_users)
+        if pause_s and not self._feed.exhausted_and_empty:
+            self.over.wait(pause_s)
 
     def _think(self, seconds: float) -> bool:
         """Waits as a user does who reads an answer, in nobody's place; False where sending ended meanwhile."""
