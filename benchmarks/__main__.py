@@ -28,6 +28,7 @@ PARTS = {
     "big_files": "what a file of a million rows costs a worker",
     "engine_lateness": "how late the embedded engine writes",
     "engine_calibration": "the embedded engine against published silicon",
+    "vllm_bench_side_by_side": "our client and `vllm bench serve` on one real vLLM",
     "launch_stops": "engines launched and stopped, some launchers killed: what is left behind",
     "compare_calibration": "false alarms, power and coverage of the verdict; time for ten million gaps",
     "compare_on_engine": "the same on the embedded engine's own queue (a quarter of an hour)",

@@ -97,8 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(do=_baseline_show)
 
     convert = commands.add_parser("convert", help="a run in another tool's format")
-    convert.add_argument("run", metavar="RUN")
-    convert.add_argument("--to", choices=("vllm-bench", "csv", "parquet"), required=True)
+    convert.add_argument("run", metavar="RUN", help="a run directory; for vllm-sweep also a comma list of them")
+    convert.add_argument("--to", choices=("vllm-bench", "vllm-sweep", "csv", "parquet"), required=True)
     convert.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="default: standard output (not for parquet, which is binary)"
     )
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--json", action="store_true", help="print the address as JSON")
     serve.set_defaults(do=_serve)
 
-    bring = commands.add_parser("import", help="a vllm bench serve result (--save-detailed) as a run")
+    bring = commands.add_parser("import", help="a vllm bench serve result as a run; best with --save-detailed")
     bring.add_argument("file", metavar="FILE", type=Path)
     bring.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: results/<the file's name>")
     bring.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -215,7 +215,16 @@ def _baseline_show(arguments: argparse.Namespace) -> int:
 def _convert(arguments: argparse.Namespace) -> int:
     from exporters.formats import csv_table, parquet, vllm_bench
 
-    run, output = Run.load(arguments.run), arguments.output
+    output = arguments.output
+    if arguments.to == "vllm-sweep":
+        text = vllm_bench.dump_sweep([Run.load(name) for name in arguments.run.split(",")])
+        if output is None:
+            sys.stdout.write(text)
+            return Exit.GOOD
+        _write(output, text, "-o")
+        print(_json({"file": str(output)}) if arguments.json else f"wrote {output}")
+        return Exit.GOOD
+    run = Run.load(arguments.run)
     dump = vllm_bench.dump if arguments.to == "vllm-bench" else csv_table.dump
     if output is None:
         if arguments.to == "parquet":

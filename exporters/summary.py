@@ -11,6 +11,7 @@ from exporters import quality
 from exporters.columns import ABSENT, METRICS, OUTCOMES, RETRY, SHORT, Bools, Columns
 from exporters.engine_own import engine_own
 from exporters.facts import Facts, Window, utc
+from exporters.figures_only import with_figures
 from exporters.quantiles import Floats, adjusted_statistics, level_of, statistics
 from exporters.record import RequestRecord
 from tailgate.exits import Exit
@@ -39,7 +40,7 @@ def summarise(
     objectives = parse_objectives(facts.slo, "slo in run.json") if facts.slo else ()
     inside = columns.in_window
     whole = _part(columns, inside, window, objectives, facts.slo)
-    return {
+    found = {
         "schema": SUMMARY_SCHEMA,
         "simulated": facts.simulated,
         "valid": not broken,
@@ -67,6 +68,7 @@ def summarise(
             for code, name in sorted(enumerate(columns.classes), key=lambda item: item[1])
         },
     }
+    return with_figures(found, meta)
 
 
 def exit_code(summary: Mapping[str, Any]) -> Exit:

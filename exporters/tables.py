@@ -65,7 +65,7 @@ def metric_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = [head]
     for name, found in metrics.items():
         if found["count"]:
-            figures = [milliseconds(found[key]) for key in ("mean", "min", "max")]
+            figures = ["-" if found[key] is None else milliseconds(found[key]) for key in ("mean", "min", "max")]
             tails = ["too few" if found[key] is None else milliseconds(found[key]) for key in LEVELS]
             rows.append([TITLES[name], f"{found['count']}", *figures, *tails])
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]

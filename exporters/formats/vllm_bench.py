@@ -1,8 +1,9 @@
 """The JSON of `vllm bench serve --save-detailed` (vLLM 0.32): runs written as it, and read from it.
 
 What that format cannot hold is lost on the way out (classes, clocks, error kinds, stamps of the wall clock). On the way
-in, `vllm bench serve` counted a role-only chunk as the first token where a server sends one at once, and its times are
-taken when its program read them; such a run says so by its clock, `user`.
+in, its times are those at which its program read; such a run says so by its clock, `user`. `vllm bench serve` counts
+the role-only chunk of a chat as the first token: where a result shows that (as many gaps as tokens), the first gap is
+added to TTFT and left out of ITL, and `corrections` in run.json says so.
 """
 
 from __future__ import annotations
@@ -17,17 +18,35 @@ from typing import Any
 import numpy as np
 
 from exporters.columns import ABSENT, Columns
+from exporters.figures_only import FIGURES, figures
 from exporters.record import RequestRecord
 from exporters.run import Run, read_json
 from exporters.run_store import RunStore
 from tailgate.exits import BadInput
 
 _LISTS = ("ttfts", "itls", "output_lens", "errors")
+_ROLE = "the role-only chunk was counted as the first token: its gap was added to TTFT and left out of ITL"
 _MEND = "make one with: vllm bench serve --save-result --save-detailed"
 
 
 def dump(run: Run) -> str:
     """The run as `vllm bench serve` would have written it: requests inside the window, in order; times in s and ms."""
+    return json.dumps(_result(run)) + "\n"
+
+
+def dump_sweep(runs: Sequence[Run]) -> str:
+    """Runs as the `summary.json` of a `vllm bench sweep`, which `vllm bench sweep plot` and `plot_pareto` read: a list
+    of results without their single requests, each with its launch config's flags beside the figures.
+    """
+    rows = []
+    for run in runs:
+        told = {k: v for k, v in _result(run).items() if not isinstance(v, list)}
+        flags = {name.replace("-", "_"): value for name, value in (run.facts.launch.get("args") or {}).items()}
+        rows.append({**flags, **told, "run_number": 0})
+    return json.dumps(rows, indent=2) + "\n"
+
+
+def _result(run: Run) -> dict[str, Any]:
     c, summary, facts = run.columns, run.summary, run.facts
     chosen = np.flatnonzero(c.in_window & (c.outcome != 2))
     ttft, e2e = c.per_request("ttft_s"), c.per_request("e2e_s")
@@ -68,11 +87,14 @@ def dump(run: Run) -> str:
                 f"std_{name}_ms": float(values.std() * 1e3),
                 f"p99_{name}_ms": float(np.quantile(values, 0.99) * 1e3),
             }
-    return json.dumps(result) + "\n"
+    return result
 
 
 def load(file: Path, directory: Path) -> Run:
-    """A run in `directory` made of `file`. Raises `BadInput` where the file holds no single requests."""
+    """A run in `directory` made of `file`. Raises `BadInput` where it is no result of `vllm bench serve`.
+
+    One saved without details yields a run of its printed figures only, which is not valid: no interval can be had.
+    """
     meta, records = _read(file, read_json(file, _MEND))
     store = RunStore.create(directory, meta)
     store.append(records)
@@ -93,6 +115,8 @@ def read(file: Path, content: Mapping[str, Any]) -> Run:
 
 def _read(file: Path, found: Mapping[str, Any]) -> tuple[dict[str, Any], list[RequestRecord]]:
     missing = [name for name in _LISTS if not isinstance(found.get(name), list)]
+    if missing == list(_LISTS) and "mean_ttft_ms" in found:
+        return {**_meta(found, file, _date_ns(found.get("date"))), FIGURES: figures(found)}, []
     if missing:
         raise BadInput(f"{file}: holds no {', '.join(missing)}", f"it was saved without details; {_MEND}")
     lengths = {len(found[name]) for name in _LISTS}
@@ -103,13 +127,23 @@ def _read(file: Path, found: Mapping[str, Any]) -> tuple[dict[str, Any], list[Re
         records = list(_records(found, start_ns))
     except (TypeError, ValueError, IndexError) as error:
         raise BadInput(f"{file}: a request cannot be read ({error})", _MEND) from None
-    return _meta(found, file, start_ns), records
+    corrections = [_ROLE] if role_chunk_counted(found) else []
+    return {**_meta(found, file, start_ns), "corrections": corrections}, records
+
+
+def role_chunk_counted(found: Mapping[str, Any]) -> bool:
+    """Whether the role-only chunk was counted as a token: n tokens have n - 1 gaps at most, and here they have n."""
+    if "chat" not in str(found.get("backend")):
+        return False
+    ok = [i for i, error in enumerate(found["errors"]) if not error and found["output_lens"][i]]
+    return sum(len(found["itls"][i]) >= found["output_lens"][i] for i in ok) > 0.1 * len(ok)
 
 
 def _records(found: Mapping[str, Any], start_ns: int) -> list[RequestRecord]:
     count = len(found["ttfts"])
     starts = found.get("start_times") or [0.0] * count
     first_start = min(starts, default=0.0)
+    role = role_chunk_counted(found)
     endpoint = "/v1/chat/completions" if "chat" in str(found.get("backend")) else "/v1/completions"
     records = []
     for i in range(count):
@@ -117,6 +151,8 @@ def _records(found: Mapping[str, Any], start_ns: int) -> list[RequestRecord]:
         sent = start_ns + _ns(starts[i] - first_start)
         gaps = [_ns(gap) for gap in found["itls"][i]]
         first = sent + _ns(found["ttfts"][i])
+        if role and gaps:
+            first += gaps.pop(0)
         last = first + sum(gaps)
         latency = _at(found.get("latencies"), i)
         records.append(

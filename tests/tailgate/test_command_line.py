@@ -29,7 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
         ("vllm_launch check", "vllm_launch: the following arguments are required: CONFIG; see: python -m vllm_launch"),
         ("workloads shw x", "workloads: argument list | show | check | sample | schema: there is no 'shw'; "),
         ("workloads list --jsn", "workloads: unknown option --jsn; see: python -m workloads --help\n"),
-        ("exporters convert r --to jso", "exporters: argument --to: there is no 'jso'; known: vllm-bench, csv"),
+        (
+            "exporters convert r --to jso",
+            "exporters: argument --to: there is no 'jso'; known: vllm-bench, ",
+        ),
         ("benchmarks --quik", "benchmarks: unknown option --quik; did you mean --quick?\n"),
         ("vllm_launch.simulated --port x", "simulated engine: argument --port: invalid int value: 'x'; see: "),
         ("vllm_launch.cpu_vllm now", "vllm_launch.cpu_vllm: unrecognized arguments: now; see: "),
