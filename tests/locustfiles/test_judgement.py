@@ -50,6 +50,47 @@ def test_a_baseline_that_is_not_there(server: Running, small: Path, tmp_path: Pa
     assert "locust: --baseline: no baseline and no run directory 'no-such'" in ended.err
 
 
+@pytest.mark.parametrize(("from_file", "limit", "broken"), [(True, "1us", True), (False, "10s", False)])
+def test_a_gate_of_the_workload_or_of_the_line_decides(
+    server: Running, small: Path, tmp_path: Path, from_file: bool, limit: str, broken: bool
+) -> None:
+    gate = f"ttft_p50<{limit},throughput_drop<20%"
+    workload = tmp_path / "gated.yaml"
+    workload.write_text(small.read_text() + (f"gate: '{gate}'\n" if from_file else ""))
+    options = ("--workload", workload, "-u", 4, "-r", 100, "--num-requests", 40)
+    line = () if from_file else ("--gate", f"ttft_p50<{limit},throughput>1")
+    ended = run(server.url, tmp_path / "run", *options, *line)
+    # 4 where this machine was too busy for a valid run.
+    assert ended.code in ((3, 4) if broken else (0, 4))
+    assert f"threshold ttft_p50<{limit}: {'failed' if broken else 'passed'}, reached " in ended.out
+    if from_file:
+        assert "threshold throughput_drop<20%: not looked at, for want of a --baseline" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ("throughput_drop<20%", "locust: --gate: 'throughput_drop<20%' is held against a baseline; name one with"),
+        ("ttft_p99<5", "locust: --gate: 'ttft_p99<5' names no unit; write ttft_p99<5ms or ttft_p99<5s"),
+    ],
+)
+def test_a_gate_that_cannot_be_meant(server: Running, small: Path, tmp_path: Path, gate: str, said: str) -> None:
+    ended = run(server.url, tmp_path / "run", "--workload", small, "--gate", gate)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+def test_a_baseline_of_a_newer_suite_is_refused_before_anything_is_sent(
+    server: Running, small: Path, tmp_path: Path
+) -> None:
+    newer = tmp_path / "newer.json"
+    newer.write_text('{"schema": "tailgate.baseline/9", "runs": []}')
+    ended = run(server.url, tmp_path / "run", "--workload", small, "--baseline", newer)
+    assert ended.code == 2
+    assert f"locust: {newer}: schema tailgate.baseline/9 is newer than this suite" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_beside_another(server: Running, small: Path, tmp_path: Path) -> None:
     options = ("--workload", small, "-u", 4, "-r", 100, "--num-requests", 60, "--seed", 3)
     first = run(server.url, tmp_path / "first", *options)
