@@ -31,7 +31,8 @@ PARTS = {
     "vllm_bench_side_by_side": "our client and `vllm bench serve` on one real vLLM",
     "launch_stops": "engines launched and stopped, some launchers killed: what is left behind",
     "compare_calibration": "false alarms, power and coverage of the verdict; time for ten million gaps",
-    "compare_on_engine": "the same on the embedded engine's own queue (a quarter of an hour)",
+    "compare_on_engine": "the same on the embedded engine's own queue, a thousand pairs a load; ten million gaps",
+    "compare_on_vllm": "ten A/A pairs on real vLLM on this machine's CPU",
 }
 
 
