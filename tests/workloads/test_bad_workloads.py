@@ -68,7 +68,7 @@ def test_a_changed_line(tmp_path: Path, old: str, new: str, message: str) -> Non
         ("    slo: ttft_p95<1", ":6: classes.a.slo: 'ttft_p95<1' names no unit; write ttft_p95<1ms or ttft_p95<1s"),
         (
             "gate: ttft_p99<1s,throughput_rise<5%",
-            ":6: gate: 'throughput_rise<5%' bounds what is no loss; write throughput_",
+            ":6: gate: 'throughput_rise<5%' bounds what is no loss; write throughput_drop<5%",
         ),
         ("    weight: -1", ":6: classes.a.weight: input should be greater than 0, got -1; mend that value"),
         (
