@@ -51,7 +51,7 @@ _FROM_RECORD = (
     "in_window",
     "counted_events",
 )
-RETRY, SHORT = "retry", "short"
+RETRY, SHORT, OPENS, CLOSES = "retry", "short", "opens a conversation", "closes a conversation"
 ABSENT = np.iinfo(np.int64).min
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -64,7 +64,8 @@ class Columns:
 
     `gaps_ns` is flat, in request order; request i owns `gaps_ns[gap_starts[i]:gap_starts[i + 1]]` (n + 1 starts).
     `gap_tokens` runs parallel to `gaps_ns`, 0 where the server did not say; None where no request had it.
-    `marked` holds the positions of the few requests that are a `RETRY`, were answered `SHORT`, or bear a note.
+    `marked` holds the positions of the few requests that are a `RETRY`, were answered `SHORT`, bear a note, or are a
+    conversation's first (`OPENS`) or its last, well answered (`CLOSES`).
     """
 
     index: Ints
@@ -221,9 +222,15 @@ class Columns:
 
 
 def _marks(record: RequestRecord) -> tuple[str, ...]:
-    if not (record.attempt or record.short_output or record.notes):
+    if not (record.attempt or record.short_output or record.notes or record.turns > 1):
         return ()
-    return (*record.notes, *((RETRY,) if record.attempt else ()), *((SHORT,) if record.short_output else ()))
+    found = {
+        RETRY: record.attempt > 0,
+        SHORT: record.short_output,
+        OPENS: record.turns > 1 and not record.turn and not record.attempt,
+        CLOSES: record.turns > 1 and record.turn + 1 == record.turns and record.outcome == "ok",
+    }
+    return (*record.notes, *(mark for mark, holds in found.items() if holds))
 
 
 def _or_absent(value: int | None) -> int:

@@ -18,7 +18,7 @@ class RequestRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     `gap_tokens` holds, for each gap, the tokens that came with the event that ended it (continuous usage), if known.
     `short_output`: a good answer of fewer tokens than the request demanded (min_tokens, ignore_eos). `notes` are the
     reply's oddities that changed no outcome. `attempt` is 0 for the first sending, 1 for the first retry.
-    `turn` counts the requests of a conversation from 0; all of one have its first request's index.
+    `turn` counts the `turns` of a conversation from 0; all of one have its first request's index.
     `sequence` numbers the records of one worker, so that a record seen twice (journal and report) counts once.
     """
 
@@ -50,6 +50,7 @@ class RequestRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     coalesced: int = 0
     attempt: int = 0
     turn: int = 0
+    turns: int = 1
     retry_after_s: float | None = None
     short_output: bool = False
     notes: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from exporters import quality
-from exporters.columns import ABSENT, METRICS, OUTCOMES, RETRY, SHORT, Bools, Columns
+from exporters.columns import ABSENT, CLOSES, METRICS, OPENS, OUTCOMES, RETRY, SHORT, Bools, Columns
 from exporters.engine_own import engine_own
 from exporters.facts import Facts, Window, utc
 from exporters.figures_only import with_figures
@@ -91,6 +91,7 @@ def _part(
         "throughput": _throughput(columns, of_class, window),
         "tokens": _tokens(columns, chosen & columns.ok),
         "prompt_lengths": _prompt_lengths(columns, chosen & columns.ok),
+        "conversations": _conversations(columns),
         "metrics": {metric: statistics(found) for metric, found in values.items()},
         "error_adjusted": {
             metric: adjusted_statistics(values[metric], requests["failed"])
@@ -121,7 +122,8 @@ def _requests(columns: Columns, chosen: Bools) -> dict[str, Any]:
 def _answers(columns: Columns, chosen: Bools) -> dict[str, Any]:
     """What else is to be known of them: retries apart from first sendings, short answers (they count as ok), notes."""
     marked = columns.count_marked(chosen)
-    marked.pop(RETRY, None)
+    for mark in (RETRY, OPENS, CLOSES):
+        marked.pop(mark, None)
     return {"retries": _retries(columns, chosen), "short_output": marked.pop(SHORT, 0), "notes": marked}
 
 
@@ -184,6 +186,12 @@ def _tokens(columns: Columns, ok: Bools) -> dict[str, Any]:
         else "mixed",
         "per_event": float(columns.output_tokens[told].sum() / events) if events else None,
     }
+
+
+def _conversations(columns: Columns) -> dict[str, int] | None:
+    """How many the whole run began, warm-up included, and took to their last answer; None where there were none."""
+    begun = len(columns.marked.get(OPENS, ()))
+    return {"begun": begun, "whole": len(columns.marked.get(CLOSES, ()))} if begun else None
 
 
 def _prompt_lengths(columns: Columns, ok: Bools) -> dict[str, Any] | None:

@@ -90,7 +90,7 @@ def _body(summary: Mapping[str, Any], seconds: float) -> list[str]:
         f"{rates}, {tokens['output']} output tokens by {tokens['source'] or '-'}{per_event}",
     ]
     lines += said_of_sending(summary["quality"])
-    lines += said_of_lengths(summary.get("prompt_lengths"))
+    lines += said_of_prompts(summary)
     lines += said_of_answers(summary["answers"])
     if goodput["share"] is not None:
         lines.append(f"goodput {goodput['requests_per_s']:.2f} requests/s, {goodput['share']:.1%} met {goodput['slo']}")
@@ -113,10 +113,17 @@ def said_of_sending(quality: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def said_of_lengths(lengths: Mapping[str, Any] | None) -> list[str]:
-    """Whether prompts were as long, by the server's count, as the workload asked; nothing where nobody counted."""
-    if not lengths:
-        return []
+def said_of_prompts(summary: Mapping[str, Any]) -> list[str]:
+    """Whether prompts were as long, by the server's count, as the workload asked, and conversations sent to their end.
+
+    Nothing where nobody counted, or there were no conversations.
+    """
+    talks, lengths = summary.get("conversations"), summary.get("prompt_lengths")
+    lines = [f"conversations: {talks['begun']} begun, {talks['whole']} sent to their end"] if talks else []
+    return lines + (_said_of_lengths(lengths) if lengths else [])
+
+
+def _said_of_lengths(lengths: Mapping[str, Any]) -> list[str]:
     compared, exact = lengths["compared"], lengths["as_designed"]
     if exact == compared:
         return [f"prompts: all {compared} exactly as long as designed"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from exporters.run import REPORT
-from exporters.tables import said_of_answers, said_of_lengths, said_of_sending
+from exporters.tables import said_of_answers, said_of_prompts, said_of_sending
 
 _SHOWN = (
     ("TTFT", "ttft_s"),
@@ -52,7 +52,7 @@ def summary_lines(summary: Mapping[str, Any], meta: Mapping[str, Any], directory
     for kind, count in requests["by_error"].items():
         lines.append(f"failed: {count} x {kind}")
     lines += said_of_sending(summary["quality"])
-    lines += said_of_lengths(summary.get("prompt_lengths"))
+    lines += said_of_prompts(summary)
     lines += said_of_answers(summary["answers"])
     for objective in summary["objectives"]:
         met = {True: "met", False: "MISSED", None: "cannot be told"}[objective["met"]]

@@ -114,6 +114,7 @@ class Recorder:
             coalesced=outcome.late_events,
             attempt=attempt,
             turn=planned.turn,
+            turns=planned.turns,
             retry_after_s=reading.retry_after_s if reading else None,
             short_output=reading is not None and reading.short_output and not outcome.cancelled,
             notes=reading.notes if reading else (),

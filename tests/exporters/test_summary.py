@@ -10,7 +10,7 @@ import pytest
 from exporters.quantiles import enough, statistics
 from exporters.record import RequestRecord, decode_record, encode_record
 from exporters.summary import exit_code, summarise
-from exporters.tables import said_of_answers, said_of_lengths
+from exporters.tables import said_of_answers, said_of_prompts
 from tests.support.runs import START_NS, failed, meta, queueing_records, record
 
 
@@ -105,19 +105,27 @@ def test_retries_short_answers_and_notes_are_told_apart() -> None:
 
 
 def test_prompts_are_held_against_what_was_designed() -> None:
-    def lengths(*pairs: tuple[int | None, int | None]) -> dict[str, Any]:
+    def summary(*pairs: tuple[int | None, int | None]) -> dict[str, Any]:
         records = [record(i, planned_prompt_tokens=a, prompt_tokens=b) for i, (a, b) in enumerate(pairs)]
         return summarise([*records, failed(99, planned_prompt_tokens=5)], meta())
 
-    exact = lengths((100, 100), (50, 50), (None, 70), (70, None))["prompt_lengths"]
-    assert (exact["compared"], exact["as_designed"]) == (2, 2)
-    assert said_of_lengths(exact) == ["prompts: all 2 exactly as long as designed"]
-    off = lengths((100, 103), (100, 98), (100, 100))["prompt_lengths"]
-    assert said_of_lengths(off) == [
+    exact = summary((100, 100), (50, 50), (None, 70), (70, None))
+    assert (exact["prompt_lengths"]["compared"], exact["prompt_lengths"]["as_designed"]) == (2, 2)
+    assert said_of_prompts(exact) == ["prompts: all 2 exactly as long as designed"]
+    assert said_of_prompts(summary((100, 103), (100, 98), (100, 100))) == [
         "prompts: 1 of 3 exactly as long as designed, the others by -2 to +3 tokens (+0.3% in all)"
     ]
-    assert lengths((None, 5))["prompt_lengths"] is None
-    assert said_of_lengths(None) == []
+    assert said_of_prompts(summary((None, 5))) == []
+
+
+def test_conversations_are_counted_that_came_to_their_end() -> None:
+    whole = [record(0, turn=turn, turns=3, sequence=turn) for turn in range(3)]
+    failing = [record(1, turns=2, sequence=8), failed(1, turn=1, turns=2, sequence=9)]
+    found = summarise([*whole, *failing, record(2, turns=4), record(3)], meta())
+    assert found["conversations"] == {"begun": 3, "whole": 1}
+    assert found["answers"]["notes"] == {}
+    assert said_of_prompts(found)[0] == "conversations: 3 begun, 1 sent to their end"
+    assert summarise([record(3)], meta())["conversations"] is None
 
 
 def test_failures_are_in_no_latency_but_in_the_adjusted_tail() -> None:

@@ -87,6 +87,7 @@ def test_turns_follow_each_other_on_one_worker_after_their_users_thought(talks: 
             assert later.sent_ns - earlier.end_ns >= 0.1e9
             assert later.scheduled_ns is None
     assert ended.meta["sent"]["count"] == len(ended.records)
+    assert ended.summary["conversations"] == {"begun": 24, "whole": 24}
 
 
 def test_every_turn_carries_the_true_answers_for_the_engine_finds_them_in_its_cache(talks: tuple[Ended, float]) -> None:
