@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=_port, default=8000)
     serve.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
+    attach = add("attach", _attach, "what a server that runs already says of itself; with -o, watch it")
+    attach.add_argument("server", metavar="URL", help="its address, or a launch config with 'url:'")
+    attach.add_argument("-o", "--output", type=Path, metavar="DIR", help="write its metrics there until Ctrl-C")
     experiment = add(
         "experiment", _experiment, "run an experiment: compare, ablation or sweep, with a verdict or table and a report"
     )
@@ -176,6 +179,18 @@ def _serve(args: argparse.Namespace) -> int:
         while engine.child is not None and engine.child.wait(3600.0) is None:
             pass
         engine.check()
+    return Exit.GOOD
+
+
+def _attach(args: argparse.Namespace) -> int:
+    from vllm_launch.attach import described, described_text, observe
+
+    config = load_config(args.server)
+    facts = described(config)
+    _print(facts) if args.json else print(described_text(facts), flush=True)
+    if args.output:
+        with tidy_on_signals():
+            observe(config, args.output, say=lambda text: print(text, file=sys.stderr, flush=True))
     return Exit.GOOD
 
 

@@ -99,6 +99,7 @@ class Scraper:
         self._gpus = Gpus(gpus if urlsplit(url).hostname in _LOCAL else "")
         self.latest: dict[str, Any] = {}
         self.failures = 0
+        self.taken = 0
 
     def __enter__(self) -> Scraper:
         self._thread.start()
@@ -125,6 +126,7 @@ class Scraper:
         except (engine_api.EngineUnreachable, ValueError) as error:
             sample = {"time_ns": now_ns, "error": str(error)[:200]}
             self.failures += 1
+        self.taken += 1
         self._unwritten.append(sample | self._gpus.sample())
         self._write()
 

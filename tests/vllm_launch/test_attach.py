@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 from tests.support.openai_server import serve
-from tests.vllm_launch.commands import launch
+from tests.vllm_launch.commands import end, eventually, launch, start
+from vllm_launch.launch import free_port
 
 
 def test_two_running_servers_are_compared(tmp_path: Path) -> None:
@@ -26,3 +28,40 @@ def test_two_running_servers_are_compared(tmp_path: Path) -> None:
         assert about["warm_up"]["settled"] in (True, False)
         assert about["prefix_cache"] == "not emptied: the server has no way to do it"
         assert "404" in (directory / leg / "engine.jsonl").read_text(), "no metrics: measured from the client alone"
+
+
+def test_attach_tells_what_a_server_says_and_watches_it(tmp_path: Path) -> None:
+    port = free_port()
+    engine = start("serve", "h100-llama-8b-low-itl", "--engine", "simulated", "--port", port)
+    try:
+        assert engine.stdout is not None
+        assert "Ready on" in next(line for line in engine.stdout if "Ready" in line)
+        url = f"http://127.0.0.1:{port}"
+        told = launch("attach", url)
+        assert told.code == 0, told
+        assert told.out.startswith(f"{url} serves meta-llama/Llama-3.1-8B-Instruct, ")
+        assert "SIMULATED" in told.out
+        assert "its metrics are known\n" in told.out
+        facts = launch("attach", url, "--json").json
+        assert facts["kv_cache"]["blocks"] > 1000
+        assert facts["effective"]["max-model-len"] == 131072
+        watch = start("attach", url, "-o", tmp_path / "w")
+        eventually(lambda: (tmp_path / "w" / "engine.jsonl").is_file(), "a first sample")
+        watch.send_signal(signal.SIGINT)
+        ended = end(watch)
+        assert ended.code == 0
+        assert ended.err.endswith(" samples, 0 of them failed\n")
+        assert "running" in json.loads((tmp_path / "w" / "engine.jsonl").read_text().splitlines()[0])
+    finally:
+        engine.send_signal(signal.SIGTERM)
+        end(engine)
+
+
+def test_attach_to_a_server_without_metrics_and_to_none() -> None:
+    with serve() as server:
+        told = launch("attach", server.url)
+        assert "it is measured from the client alone" in told.out
+        assert "it does not say which settings" in told.out
+    nobody = launch("attach", server.url)
+    assert (nobody.code, nobody.err.count("\n")) == (2, 1)
+    assert f"no engine serves at {server.url}" in nobody.err
