@@ -17,6 +17,7 @@ from tailgate.exits import BadInput, run_command
 PARTS = {
     "reading": "what reading a stream's bytes costs",
     "client_clocks": "how true each clock is, and what it costs",
+    "compiled_core": "what a compiled core would bring",
     "suite_load": "the whole suite under Locust, against the truth",
     "highest_rate": "the most events a second that one core carries within 1 %, by the clock",
     "validity": "whether runs beyond that say so, and runs below never do",

@@ -311,7 +311,7 @@ class ResponseReading:
         """Makes a template of the latest event, if the last one seems of no use; ever more rarely while none is."""
         self._learned_at += count
         _, name, data = event
-        if self._learned_at <= self._learn_after or name or not self._tally.token_ends:
+        if self._learned_at <= self._learn_after or name or data[:1] != b"{" or not self._tally.token_ends:
             return
         if self._template is None or not self._template.fits(data):
             self._learned_at, self._learn_after = 0, min(2 * self._learn_after + 1, _RARELY)
@@ -412,6 +412,8 @@ def _media_type(headers: dict[str, str]) -> str:
 def _retry_after_s(headers: dict[str, str]) -> float | None:
     """Seconds of `Retry-After`; a date counts from the reply's own `Date`, so that no clock is needed."""
     value = headers.get("retry-after", "").strip()
+    if not value:
+        return None
     if value.isascii() and value.replace(".", "", 1).isdigit():
         return float(value)
     try:

@@ -233,7 +233,7 @@ class WireClock(Clock):
             self._read(slot, announced=True)
         between = self._turns_between_reads
         part = slice(self._turn % between, None, between)
-        for slot in np.flatnonzero((self._seen > self._taken)[:-1][part]).tolist():
+        for slot in (self._seen[:-1][part] > self._taken[:-1][part]).nonzero()[0].tolist():
             self._read(slot * between + part.start, announced=False)
         if self._turn % _SAFETY_TURNS == 0:
             self._sockets.poll()
@@ -244,7 +244,8 @@ class WireClock(Clock):
             return
         slot = self._slot_of_port[packets.local_port]
         flags, data = packets.flags, packets.data
-        self._zero_windows += int(np.count_nonzero((packets.window == 0) & (flags & _RST == 0) & (slot >= 0)))
+        if not packets.window.all():
+            self._zero_windows += int(np.count_nonzero((packets.window == 0) & (flags & _RST == 0) & (slot >= 0)))
         special = flags & (_FIN | _SYN | _RST)
         if special.any():
             opening = np.flatnonzero((special & _SYN > 0) & (slot >= 0))
@@ -252,10 +253,11 @@ class WireClock(Clock):
         first, seen = self._first[slot], self._seen[slot]
         start = unwrap(packets.sequence, first, seen)
         end = start + data
-        filled = packets.incoming & (data > 0) & (slot >= 0)
+        ours = slot >= 0
+        filled = packets.incoming & (data > 0) & ours
         known = filled & (first >= 0) & (start >= 0)
         if not filled.all():
-            self._note_departures(packets, slot, np.flatnonzero((slot >= 0) & ~packets.incoming & (data > 0)))
+            self._note_departures(packets, slot, (ours & ~packets.incoming & (data > 0)).nonzero()[0])
         if known.all():
             self._store(slot, start, end, packets.time_ns)
             np.maximum.at(self._seen, slot, end)
@@ -265,7 +267,9 @@ class WireClock(Clock):
         worth_reading = (data <= _SMALL) | (start < self._eager_until[slot]) | (end > self._taken[slot] + _PILE)
         worth_reading |= packets.ends_response
         worth_reading &= known
-        worth_reading |= (filled ^ known) | (special & (_FIN | _RST) > 0)
+        worth_reading |= filled ^ known
+        if special.any():
+            worth_reading |= special & (_FIN | _RST) > 0
         # Only the tick reads: this may be called from a user's greenlet, and reading wakes others.
         self._worth_reading.update(slot[worth_reading].tolist())
 
@@ -307,26 +311,37 @@ class WireClock(Clock):
 
     def _store(self, slot: Int64s, start: Int64s, end: Int64s, time_ns: Int64s) -> None:
         """Keeps each segment in its slot's row, in order of capture."""
-        order = np.argsort(slot, kind="stable")
+        count = len(slot)
+        order = slot.argsort(kind="stable")
         slot = slot[order]
-        first = np.flatnonzero(np.concatenate(([True], slot[1:] != slot[:-1])))
-        counts = np.diff(first, append=len(slot))
+        rows = np.empty((count, 3), np.int64)
+        rows[:, 0], rows[:, 1], rows[:, 2] = start[order], end[order], time_ns[order]
+        begins = np.ones(count, bool)
+        np.not_equal(slot[1:], slot[:-1], out=begins[1:])
+        first = begins.nonzero()[0]
         owners = slot[first]
-        for full in owners[self._held[owners] + counts > _ROOM].tolist():
-            self._spill(full)
+        counts = np.empty_like(first)
+        counts[:-1] = first[1:] - first[:-1]
+        counts[-1] = count - first[-1]
         held = self._held[owners]
-        place = np.arange(len(slot)) + np.repeat(held - first, counts)
-        if (counts > _ROOM).any():
-            for one in np.flatnonzero(counts > _ROOM).tolist():
-                rows = order[first[one] : first[one] + counts[one]]
-                self._append(int(owners[one]), np.stack((start[rows], end[rows], time_ns[rows]), axis=1))
-            fits = np.repeat(counts <= _ROOM, counts)
-            order, slot, place = order[fits], slot[fits], place[fits]
-            held, counts = np.where(counts > _ROOM, 0, held), np.where(counts > _ROOM, 0, counts)
-        self._stored[slot, place, 0] = start[order]
-        self._stored[slot, place, 1] = end[order]
-        self._stored[slot, place, 2] = time_ns[order]
+        if (held + counts).max() > _ROOM:
+            self._store_with_care(owners, first, counts, rows)
+            return
         self._held[owners] = held + counts
+        group = begins.cumsum() - 1
+        place = (held - first)[group] + np.arange(count)
+        self._stored.reshape(-1, 3)[slot * _ROOM + place] = rows
+
+    def _store_with_care(self, owners: Int64s, first: Int64s, counts: Int64s, rows: Int64s) -> None:
+        """The same where some slot's row has no room for all of it."""
+        for slot, begin, count in zip(owners.tolist(), first.tolist(), counts.tolist(), strict=True):
+            held = int(self._held[slot])
+            if held + count > _ROOM:
+                self._spill(slot)
+                self._append(slot, rows[begin : begin + count])
+            else:
+                self._stored[slot, held : held + count] = rows[begin : begin + count]
+                self._held[slot] = held + count
 
     def _spill(self, slot: int) -> None:
         """Moves a slot's segments to its connection's trace."""
