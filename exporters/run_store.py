@@ -93,13 +93,17 @@ class RunStore:
 
 
 class Journal:
-    """One worker's own append-only copy of its records, in `journals/` of the run directory on its machine."""
+    """One worker's own append-only copy of its records, in `journals/` of the run directory on its machine.
 
-    def __init__(self, directory: Path | str, worker: str) -> None:
+    `run_id` keeps it apart from those of other runs that were given the same directory, which only the leader's machine
+    moves aside.
+    """
+
+    def __init__(self, directory: Path | str, worker: str, run_id: str = "") -> None:
         folder = Path(directory) / JOURNALS
         folder.mkdir(parents=True, exist_ok=True)
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in worker)
-        self.path = folder / f"journal-{safe}.jsonl"
+        self.path = folder / f"journal-{safe}{_journal_ending(run_id)}"
         self._file = _open_for_append(self.path)
 
     def append(self, record: RequestRecord) -> None:
@@ -109,6 +113,10 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _journal_ending(run_id: str) -> str:
+    return f"-{run_id[:12]}.jsonl" if run_id else ".jsonl"
 
 
 def append_engine_sample(directory: Path | str, sample: Mapping[str, Any]) -> None:
@@ -129,11 +137,10 @@ def recover(directory: Path | str) -> Run:
     """
     path = Path(directory)
     _require_ended(path)
-    sources = [
-        path / REQUESTS,
-        *sorted((path / JOURNALS).glob("journal-*.jsonl")),
-        *sorted(path.glob("journal-*.jsonl")),
-    ]
+    known = read_json(path / RUN, "mend or remove it") if (path / RUN).exists() else {}
+    # Journals of another run may have been gathered too: its workers number their records as this one's do.
+    journals = f"journal-*{_journal_ending(str(known.get('run_id', '')))}"
+    sources = [path / REQUESTS, *sorted((path / JOURNALS).glob(journals)), *sorted(path.glob(journals))]
     sources = [source for source in sources if source.exists()]
     if not sources:
         raise BadInput(f"{path}: neither {REQUESTS} nor journals", "name a run directory")

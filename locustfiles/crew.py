@@ -48,15 +48,19 @@ class Crew:
 
     def prepare(self, assignment: Assignment) -> Introduction:
         """Makes ready to send; a fault of the user's comes back as the introduction's `fault`."""
-        offset_s = (time.time_ns() - assignment.sent_ns) / 1e9
+        received_ns = time.time_ns()
+        if self.in_run:
+            # Whoever led that run is gone, and has come back without a memory of it.
+            logger.warning("another run begins: what is in flight of the last one is cancelled")
+            self.end(0)
         try:
             part = _Part(self._environment, self._key, assignment, self._on_done)
         except BadInput as error:
-            return Introduction(run_id=assignment.run_id, host=HOST, fault=str(error))
+            return refusal(assignment.run_id, str(error))
         except Exception as error:
             # The leader waits for an answer, whatever went wrong here.
             logger.exception("%s cannot be prepared", assignment.worker)
-            return Introduction(run_id=assignment.run_id, host=HOST, fault=f"failed inside: {error!r}")
+            return refusal(assignment.run_id, f"failed inside: {error!r}")
         self._part = part
         self._assigned.set()
         return Introduction(
@@ -66,13 +70,20 @@ class Crew:
             python=platform.python_version(),
             clock=part.clock_name,
             notes=part.notes,
-            clock_offset_s=offset_s,
+            received_ns=received_ns,
+            sent_ns=time.time_ns(),
         )
 
-    def start(self, run_id: str, start_ns: int, lease_s: float | None = None) -> None:
-        """Begins to send; with a lease not longer than that before it is renewed."""
+    def start(self, run_id: str, start_ns: int, lease_s: float | None = None, ahead_ns: int = 0) -> None:
+        """Begins to send; with a lease not longer than that before it is renewed.
+
+        `start_ns` is by the leader's clock, which this machine's is `ahead_ns` ahead of: records are given by the
+        leader's, so that those of all workers lie on one line of time.
+        """
         part = self._in(run_id)
         if part is not None:
+            start_ns += ahead_ns
+            part.sender.recorder.ahead_ns = ahead_ns
             if lease_s is not None and part.dealt:
                 part.sender.lease(max(start_ns, time.time_ns()) + int(lease_s * 1e9))
             _collect_garbage_rarely()
@@ -145,6 +156,11 @@ class Crew:
         """What there is to tell since the last report; None when the last one was final, or there was no run."""
         part = self._part
         return part.report() if part is not None else None
+
+
+def refusal(run_id: str, fault: str) -> Introduction:
+    """The answer of a worker that cannot take part."""
+    return Introduction(run_id=run_id, host=HOST, version=tailgate.__version__, fault=fault)
 
 
 class _Part:
@@ -246,10 +262,10 @@ def _recorder(assignment: Assignment, rows: Rows, keep_outputs: bool) -> Recorde
     given = Path(assignment.directory)
     here = Path.cwd() / "results" / given.name
     try:
-        return Recorder(assignment.worker, given, rows, keep_outputs)
+        return Recorder(assignment.worker, assignment.run_id, given, rows, keep_outputs)
     except OSError:
         try:
-            return Recorder(assignment.worker, here, rows, keep_outputs)
+            return Recorder(assignment.worker, assignment.run_id, here, rows, keep_outputs)
         except OSError as error:
             raise BadInput(f"{error.filename or here}: {error.strerror}", "make it writable") from None
 

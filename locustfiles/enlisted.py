@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
-from locustfiles.crew import Crew
+from locustfiles.crew import Crew, refusal
 from locustfiles.fleet import ASSIGN, DECISION, PACE, PROPOSAL, READY, REPLY, REPORT_KEY, SEEN, START, STOP
 from locustfiles.messages import Assignment, Decision, Pace, Proposal, Seen, Start, Stop, pack, unpack
 from locustfiles.sending import LEASE_S
@@ -40,12 +41,17 @@ class Enlisted:
         self._runner.send_message("stats", data)
 
     def _on_assign(self, environment: Environment, msg: Any, **_: Any) -> None:
-        assignment = unpack(msg.data["message"], Assignment)
-        self._runner.send_message(READY, {"message": pack(self._crew.prepare(assignment))})
+        try:
+            introduction = self._crew.prepare(unpack(msg.data["message"], Assignment))
+        except msgspec.DecodeError as error:
+            # A master of another version; it knows this worker's answer all the same, and says so to the user.
+            run_id = str(msgspec.msgpack.decode(msg.data["message"]).get("run_id", ""))
+            introduction = refusal(run_id, f"cannot read what the master says ({error})")
+        self._runner.send_message(READY, {"message": pack(introduction)})
 
     def _on_start(self, environment: Environment, msg: Any, **_: Any) -> None:
         start = unpack(msg.data["message"], Start)
-        self._crew.start(start.run_id, start.start_ns, LEASE_S)
+        self._crew.start(start.run_id, start.start_ns, LEASE_S, start.ahead_ns)
 
     def _on_proposal(self, environment: Environment, msg: Any, **_: Any) -> None:
         reply = self._crew.consider(unpack(msg.data["message"], Proposal))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import gevent
+import msgspec
 from gevent.event import Event
 from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner
@@ -32,6 +33,7 @@ from locustfiles.messages import (
     pack,
     unpack,
 )
+from locustfiles.muster import ahead_ns, fault_of
 from tailgate.exits import BadInput
 
 logger = logging.getLogger(__name__)
@@ -148,7 +150,9 @@ class _Member:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.asked_ns = time.time_ns()
         self.introduction: Introduction | None = None
+        self.ahead_ns = 0
         self.done = False
         self.final = False
         self.expected = 0
@@ -219,15 +223,15 @@ class Distributed:
         ready: dict[str, Introduction] = {}
         for member in self._members.values():
             assert member.introduction is not None, "waited for above"
-            if member.introduction.fault:
-                raise BadInput(f"{member.name} on {member.introduction.host}: {member.introduction.fault}")
+            if fault := fault_of(member.name, member.introduction):
+                raise BadInput(fault)
             ready[member.name] = member.introduction
         return ready
 
     def start(self, run_id: str, start_ns: int, cut: Cut | None) -> None:
         self._start_ns = start_ns
         for client_id in self._members:
-            self._send(START, Start(run_id=run_id, start_ns=start_ns), client_id)
+            self._start_one(client_id)
         if cut is not None:
             self._dealer = Dealer(run_id, list(self._members), cut, self._here, self._send_about_deal)
 
@@ -265,6 +269,11 @@ class Distributed:
             self._runner.send_message("quit", client_id=client_id)
         gevent.sleep(0.3)
 
+    def _start_one(self, client_id: str) -> None:
+        assert self._start_ns is not None, "the run has begun"
+        ahead = self._members[client_id].ahead_ns
+        self._send(START, Start(run_id=self._run_id, start_ns=self._start_ns, ahead_ns=ahead), client_id)
+
     def _tell_to_stop(self, run_id: str, drain_s: float) -> None:
         for client_id in self._members:
             self._send(STOP, Stop(run_id=run_id, drain_s=drain_s), client_id)
@@ -301,11 +310,18 @@ class Distributed:
         member = self._members.get(msg.node_id)
         if member is None or introduction.run_id != self._run_id:
             return
-        member.introduction = introduction
+        member.ahead_ns = ahead_ns(member.asked_ns, introduction, time.time_ns())
+        member.introduction = msgspec.structs.replace(introduction, clock_offset_s=member.ahead_ns / 1e9)
         self._changed.set()
-        if self._start_ns is not None:
-            # It came in the middle of the run.
-            self._send(START, Start(run_id=self._run_id, start_ns=self._start_ns), msg.node_id)
+        if self._start_ns is None:
+            return
+        # It came in the middle of the run.
+        if fault := fault_of(member.name, introduction):
+            logger.error("sent away: %s", fault)
+            del self._members[msg.node_id]
+            self._runner.send_message("quit", client_id=msg.node_id)
+        else:
+            self._start_one(msg.node_id)
 
     def _on_connect(self, client_id: str, **_: Any) -> None:
         """A worker that comes during a run: it takes part in the next deal, or has requests that are nobody's."""

@@ -115,7 +115,8 @@ class Leader:
             max_model_len=server.longest,
         )
         run_id = uuid.uuid4().hex
-        store = RunStore.create(self._directory(settings), self._meta(settings, server, seed, salt, plan))
+        meta = {"run_id": run_id, **self._meta(settings, server, seed, salt, plan)}
+        store = RunStore.create(self._directory(settings), meta)
         if store.earlier:
             logger.warning("an earlier run in %s was moved to %s", store.directory, store.earlier)
         course = Course(run_id, settings, store, start_ns=0, plan=plan)

@@ -40,23 +40,33 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's answer: ready, or `fault` says why it cannot take part."""
+    """A worker's answer: ready, or `fault` says why it cannot take part.
+
+    `received_ns` and `sent_ns` are its own clock when the assignment came and when this left, 0 where it does not say.
+    """
 
     run_id: str
     host: str = ""
     version: str = ""
+    received_ns: int = 0
+    sent_ns: int = 0
     python: str = ""
     clock: str = ""
     notes: tuple[str, ...] = ()
     clock_offset_s: float = 0.0
+    """How far its wall clock is ahead of the leader's; entered by the leader."""
     fault: str | None = None
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """All are ready: offsets count from `start_ns` (epoch ns by the leader's clock)."""
+    """All are ready: offsets count from `start_ns` (epoch ns by the leader's clock).
+
+    The receiver's own clock is `ahead_ns` ahead of that: 0 where no difference could be told from the network's delay.
+    """
 
     run_id: str
     start_ns: int
+    ahead_ns: int = 0
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):

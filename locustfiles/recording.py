@@ -23,11 +23,13 @@ OUTPUTS = "outputs"
 class Recorder:
     """Counts, keeps and passes on what became of this worker's requests: sent = ok + failed + cancelled + in flight.
 
-    `window_start_ns` is the end of the warm-up; a request counts if it was sent (open loop: due) after it.
+    `window_start_ns` is the end of the warm-up; a request counts if it was sent (open loop: due) after it. Both are by
+    this machine's clock; what a record holds is by the leader's, which that is `ahead_ns` ahead of.
     """
 
-    def __init__(self, worker: str, directory: Path, rows: Rows, keep_outputs: bool) -> None:
+    def __init__(self, worker: str, run_id: str, directory: Path, rows: Rows, keep_outputs: bool) -> None:
         self.window_start_ns = 0
+        self.ahead_ns = 0
         self.sent = 0
         self.bodies_sum = 0
         self.bodies_count = 0
@@ -35,7 +37,7 @@ class Recorder:
         self.ended: Counter[Kind] = Counter()
         self._worker = worker
         self._rows = rows
-        self._journal = Journal(directory, worker)
+        self._journal = Journal(directory, worker, run_id)
         self._sequence = 0
         self._fresh: list[RequestRecord] = []
         self._outputs = None
@@ -83,19 +85,21 @@ class Recorder:
         reading = outcome.reading
         arrivals = outcome.arrivals_ns
         counts = reading.token_counts if reading else None
+        ahead = self.ahead_ns
+        end_ns = time.time_ns() if outcome.cancelled else outcome.end_ns
         sequence, self._sequence = self._sequence, self._sequence + 1
         return RequestRecord(
             index=planned.index,
             worker=self._worker,
             request_class=planned.request_class,
             endpoint=planned.endpoint,
-            sent_ns=outcome.sent_ns,
+            sent_ns=outcome.sent_ns - ahead,
             # A cancelled one ends now: its time is its age.
-            end_ns=time.time_ns() if outcome.cancelled else outcome.end_ns,
+            end_ns=end_ns - ahead,
             outcome="cancelled" if outcome.cancelled else "ok" if outcome.ok else "failed",
-            scheduled_ns=scheduled_ns,
-            first_ns=outcome.first_ns,
-            last_ns=int(arrivals[-1]) if len(arrivals) else None,
+            scheduled_ns=scheduled_ns - ahead if scheduled_ns is not None else None,
+            first_ns=outcome.first_ns - ahead if outcome.first_ns is not None else None,
+            last_ns=int(arrivals[-1]) - ahead if len(arrivals) else None,
             gaps_ns=outcome.gaps_ns.tolist(),
             gap_tokens=np.diff(counts).tolist() if counts is not None and len(counts) == len(arrivals) else None,
             events=len(arrivals),

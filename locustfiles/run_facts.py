@@ -77,8 +77,17 @@ def clock_of(crew: dict[str, Introduction]) -> str:
 
 
 def notes_of(crew: dict[str, Introduction]) -> list[str]:
-    """What the workers have to say, each sentence once."""
-    return list(dict.fromkeys(note for member in crew.values() for note in member.notes))
+    """What the workers have to say, each sentence once, and whose clocks are wrong."""
+    said = dict.fromkeys(note for member in crew.values() for note in member.notes)
+    return [*said, *(_clock_note(name, m) for name, m in crew.items() if m.clock_offset_s)]
+
+
+def _clock_note(name: str, member: Introduction) -> str:
+    side = "ahead of" if member.clock_offset_s > 0 else "behind"
+    return (
+        f"{name} on {member.host}: its wall clock is {abs(member.clock_offset_s):.2f} s {side} the master's; its "
+        "records are given by the master's"
+    )
 
 
 class Sums(NamedTuple):
