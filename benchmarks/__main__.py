@@ -27,6 +27,7 @@ PARTS = {
     "arrivals_overload": "waiting as queueing theory has it, in open loop; and how closed loop hides it",
     "prompt_preparation": "what making prompts of exact length costs",
     "big_files": "what a file of a million rows costs a worker",
+    "master_capacity": "how many workers one master carries",
     "engine_lateness": "how late the embedded engine writes",
     "engine_calibration": "the embedded engine against published silicon",
     "vllm_bench_side_by_side": "our client and `vllm bench serve` on one real vLLM",
