@@ -27,6 +27,7 @@ from locustfiles.leader import Course, Leader, ask_server
 from locustfiles.options import add_options
 from locustfiles.settings import ApiKey, chosen, read_settings
 from locustfiles.web import Admission, announce_starts
+from locustfiles.web_login import Credentials, require_login
 from tailgate.exits import BadInput, Exit
 from workloads import open_replayed
 from workloads.tokenizer_file import TokenizerFile
@@ -77,6 +78,8 @@ def _check(options: Any) -> None:
             if settings.tokenizer:
                 TokenizerFile(settings.tokenizer)
         _key = ApiKey.find(getattr(options, "api_key_file", None))
+        if options.web_login:
+            Credentials.find()
         _check_ports(options)
         # A master of workers elsewhere asks at the start of the run: until they have connected it cannot dismiss them.
         if options.headless and options.host and not options.worker and not options.master:
@@ -187,6 +190,8 @@ class _Head:
         options = environment.parsed_options
         if web_ui is not None:
             base_path = getattr(options, "web_base_path", "") or ""
+            if web_ui.web_login and (credentials := Credentials.find()):
+                require_login(web_ui, base_path, credentials)
             announce_starts(web_ui, self._admission, self._change_rate)
             self._leader.metrics.mount(web_ui, base_path)
             tail_tab.mount(web_ui, base_path, self._leader.metrics)

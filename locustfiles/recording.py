@@ -13,6 +13,7 @@ from exporters.quality import WorkerHealth
 from exporters.record import Outcome as Kind
 from exporters.record import RequestRecord
 from exporters.run_store import Journal
+from locustfiles.client.errors import redacted
 from locustfiles.client.stream import Outcome
 from locustfiles.rows import Rows
 from workloads import PlannedRequest
@@ -60,7 +61,8 @@ class Recorder:
         self._journal.append(record)
         self._fresh.append(record)
         if self._outputs is not None and outcome.reading is not None and outcome.reading.text is not None:
-            line = {"index": planned.index, "turn": planned.turn, "attempt": attempt, "text": outcome.reading.text}
+            text = redacted(outcome.reading.text)
+            line = {"index": planned.index, "turn": planned.turn, "attempt": attempt, "text": text}
             self._outputs.write(msgspec.json.encode(line) + b"\n")
         self._rows.enter(record, outcome)
 
@@ -109,7 +111,7 @@ class Recorder:
             cached_tokens=reading.cached_tokens if reading else None,
             asked_tokens=planned.output_tokens,
             planned_prompt_tokens=planned.prompt_tokens,
-            finish_reason=reading.finish_reason if reading else None,
+            finish_reason=redacted(reading.finish_reason) if reading and reading.finish_reason else None,
             http_status=reading.http_status if reading else None,
             error=outcome.error,
             error_message=outcome.error_message,

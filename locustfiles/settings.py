@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from locustfiles.against import check_baseline
+from locustfiles.client.errors import keep_secret
 from locustfiles.client.stream import Timeouts
 from locustfiles.client.tls import TlsOptions
 from locustfiles.options import AS_WORKLOAD, ENTRY, OPTIONS
@@ -180,6 +181,7 @@ class ApiKey:
             return cls(None)
         if not key.isascii() or not key.isprintable() or " " in key:
             raise BadInput(f"{source} holds no key (one line of printable ASCII without blanks)", mend)
+        keep_secret(key)
         return cls(key)
 
     def headers(self) -> dict[str, str]:

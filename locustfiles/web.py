@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -37,6 +38,30 @@ class Admission:
         return self._answer.get(timeout=timeout_s)
 
 
+_PATHS = ("workload", "trace", "tokenizer", "results", "baseline", "tls_ca")
+
+
+def foreign_path(form: Mapping[str, str], began_with: Mapping[str, str]) -> str | None:
+    """Why the form may not name the paths that it names; None where it may.
+
+    Whoever reaches the web UI chooses what is in it: a path of theirs is opened only below the directory in which
+    Locust was started, or where it is the one that the command line gave.
+    """
+    here = Path.cwd()
+    for name in _PATHS:
+        value = form.get(name, "").strip()
+        if not value or value == began_with[name]:
+            continue
+        try:
+            inside = (here / Path(value).expanduser()).resolve().is_relative_to(here.resolve())
+        except (OSError, RuntimeError, ValueError):
+            inside = False
+        if not inside:
+            flag = f"--{name.replace('_', '-')}"
+            return f"{flag}: lies outside the directory that Locust was started in; give it on the command line"
+    return None
+
+
 def announce_starts(web_ui: WebUI, admission: Admission, change_rate: Callable[[str], None]) -> None:
     """Wraps the Start button's request. Locust itself answers yes before it has tried.
 
@@ -44,8 +69,14 @@ def announce_starts(web_ui: WebUI, admission: Admission, change_rate: Callable[[
     """
     assert web_ui.app is not None, "made by its constructor"
     start = web_ui.app.view_functions[_SWARM]
+    # As text: the form writes into the same options.
+    options = web_ui.environment.parsed_options
+    began_with = {name: str(getattr(options, name, None) or "") for name in _PATHS}
 
+    @web_ui.auth_required_if_enabled
     def swarm() -> Any:
+        if fault := foreign_path(request.form, began_with):
+            return jsonify({"success": False, "message": fault})
         runner = web_ui.environment.runner
         assert runner is not None, "there is one before a web UI"
         running = runner.state in (STATE_RUNNING, STATE_SPAWNING)

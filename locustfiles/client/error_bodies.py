@@ -56,4 +56,4 @@ def message_in(body: bytes) -> str:
         return groupable(found)
     if b"<html" in body[:1024].lower() or body.lstrip()[:1] == b"<":
         return "HTML page"
-    return groupable(body[:2048].decode("utf-8", "replace"))
+    return groupable(body[:8192].decode("utf-8", "replace"))

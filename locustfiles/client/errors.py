@@ -108,13 +108,30 @@ _VARYING: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
+# Far enough that a secret, which must be whole to be known, is not cut before what is kept ends.
+_READ = 8192
+_secrets: set[str] = set()
+
+
+def keep_secret(secret: str) -> None:
+    """From now on no text that passes `redacted` shows it: servers and gateways echo keys in their error bodies."""
+    _secrets.add(secret)
+
+
+def redacted(text: str) -> str:
+    """`text` without the secrets that this process was told of."""
+    for secret in _secrets:
+        text = text.replace(secret, "REDACTED")
+    return text
+
+
 def groupable(text: str) -> str:
     """`text` on one line without what differs from request to request: ids, numbers, times, addresses, echoed prompts.
 
     Numbers inside names (`Llama-3.1-8B`, `max_tokens2`) stay: they are the cause, not the occasion.
     """
     # Patterns run on a bounded prefix: an error page of a megabyte must not stall the reader.
-    text = _one_line(text[: 8 * LONGEST_MESSAGE])
+    text = _one_line(redacted(text[:_READ])[: 8 * LONGEST_MESSAGE])
     for pattern, replacement in _VARYING:
         text = pattern.sub(replacement, text)
     text = _one_line(text)

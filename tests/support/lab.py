@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class Lab:
     folder: Path
     name: str = field(default_factory=lambda: f"tg{os.getpid() % 100_000}")
     _hosts: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _namespaces: list[str] = field(default_factory=list)
     _processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -114,8 +116,10 @@ class Lab:
 
     def host(self, name: str) -> Host:
         """Another machine on the switch."""
-        self._hosts += 1
-        namespace, port, address = self._namespace(name), f"p{self._hosts}", f"10.77.0.{self._hosts}"
+        with self._lock:
+            self._hosts += 1
+            number = self._hosts
+        namespace, port, address = self._namespace(name), f"p{number}", f"10.77.0.{number}"
         _do("ip", "-n", self.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
         _do("ip", "-n", self.switch, "link", "set", port, "master", "bridge0", "up")
         _do("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")

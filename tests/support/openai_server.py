@@ -80,6 +80,14 @@ class Server:
             }
         )
         self.answered += 1
+        text = "w "
+        if self.options.hostile:
+            tag, key = "<img src=x onerror=alert(1)>", headers.get("authorization", "")
+            if self.answered % 3 == 0:
+                message = f"Incorrect API key provided: {key}. {tag} {prompt[:40]}"
+                self.in_flight -= 1
+                return self.reply(writer, 400, {"error": {"message": message, "type": tag, "code": 400}})
+            text = f"{tag}{key} "
         try:
             if self.options.fail_every and self.answered % self.options.fail_every == 0:
                 return self.reply(writer, 503, {"error": {"message": "overloaded", "type": "overloaded", "code": 503}})
@@ -90,14 +98,14 @@ class Server:
                 choice = {
                     "index": 0,
                     "finish_reason": "length",
-                    "text": "w " * tokens,
-                    "message": {"content": "w " * tokens},
+                    "text": text * tokens,
+                    "message": {"content": text * tokens},
                 }
                 return self.reply(writer, 200, {"choices": [choice], "usage": usage})
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
             for number in range(tokens):
                 await asyncio.sleep(self.options.itl if number else self.options.ttft)
-                piece = {"text": "w "} if "prompt" in asked else {"delta": {"content": "w "}}
+                piece = {"text": text} if "prompt" in asked else {"delta": {"content": text}}
                 choice = {"index": 0, **piece, "finish_reason": "length" if number == tokens - 1 else None}
                 self.event(writer, {"choices": [choice]})
                 if number % 16 == 15:
@@ -154,6 +162,7 @@ async def main() -> None:
     parser.add_argument("--models", nargs="+", default=["tiny"])
     parser.add_argument("--key")
     parser.add_argument("--fail-every", type=int, default=0)
+    parser.add_argument("--hostile", action="store_true", help="errors and answers echo the key, and are HTML")
     server = Server(parser.parse_args())
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0, limit=2**24)
     print(listening.sockets[0].getsockname()[1], flush=True)
