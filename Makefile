@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format bench lock demo-vllm test-vllm clean
+.PHONY: demo test lint format bench lock audit sbom demo-vllm test-vllm clean
 
 demo: $(READY)
 	$(PY) -m vllm_launch experiment vllm_launch/experiments/demo.yaml
@@ -51,5 +51,21 @@ lock:
 	  --generate-hashes --constraint requirements.lock --extra parquet --extra nvml --extra tokenizers \
 	  --output-file requirements-image.lock pyproject.toml
 
+# Known weaknesses of what the image installs, by the public database, which must be reachable: what could not be looked
+# up is a failure too. And what the image is made of, in CycloneDX. Both in an environment of their own.
+audit: $(VENV)-audit/.ready
+	$(VENV)-audit/bin/pip-audit --strict --require-hashes --disable-pip -r requirements-image.lock
+
+sbom: $(VENV)-audit/.ready
+	mkdir -p build
+	$(VENV)-audit/bin/cyclonedx-py requirements requirements-image.lock --pyproject pyproject.toml \
+	  --output-reproducible --output-format JSON --output-file build/tailgate.cdx.json
+	@echo "build/tailgate.cdx.json"
+
+$(VENV)-audit/.ready:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check "pip-audit>=2.9" "cyclonedx-bom>=7"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-lock $(VENV)-vllm build *.egg-info
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-audit $(VENV)-vllm build *.egg-info
