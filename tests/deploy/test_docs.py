@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ def faults(words: list[str]) -> Iterator[str]:
     elif words[:2] == ["docker", "compose"]:
         compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
         profiles = {name for service in compose["services"].values() for name in service.get("profiles", ())}
-        for flag, value in zip(words, words[1:], strict=False):
+        for flag, value in pairwise(words):
             if flag == "--profile" and value not in profiles:
                 yield f"compose has no profile {value}"
             if flag == "--scale" and value.split("=")[0] not in compose["services"]:
