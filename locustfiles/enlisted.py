@@ -73,9 +73,9 @@ class Enlisted:
             self._crew.lease(seen.run_id, sent_ns + int(LEASE_S * 1e9))
 
     def _on_stop(self, environment: Environment, msg: Any, **_: Any) -> None:
-        self._crew.end(unpack(msg.data["message"], Stop).drain_s)
-        # All has ended: Locust need not wait for anyone when it stops the users, nor afterwards.
+        # Locust waits for the end of this when it stops the users, and need not wait for anyone afterwards.
         self._environment.stop_timeout = 0.0
+        self._crew.end(unpack(msg.data["message"], Stop).drain_s)
         self.report_now()
 
     def _on_report(self, client_id: str, data: dict[str, Any], **_: Any) -> None:

@@ -47,6 +47,8 @@ REPORT_INTERVAL_S = 1.0
 _PREPARING_S = 120.0
 # Above the drain: cancelling, a last report and its way here.
 _GRACE_S = 12.0
+# Between two runs Locust's workers are strangers for a moment, of their own accord.
+_STRANGER_S, _ASK_AGAIN_S = 3.0, 10.0
 
 MakeAssignment = Callable[[int, int, bool], Assignment]
 TakeReport = Callable[[Report], None]
@@ -183,6 +185,7 @@ class Distributed:
         self._start_ns: int | None = None
         self._changed = Event()
         self._dealer: Dealer | None = None
+        self._strangers: dict[str, float] = {}
         runner.register_message(READY, self._on_ready)
         runner.register_message(REPLY, self._on_reply)
         environment.events.worker_report.add_listener(self._on_report)
@@ -330,7 +333,22 @@ class Distributed:
             logger.warning("%s joins in the middle of the run", guest.worker)
             self._assign(client_id, guest)
 
+    def _meet(self, client_id: str) -> None:
+        """Has a worker that reports but is not known here begin anew: its master was started anew, or gave it up.
+
+        Locust itself would discard what such a worker says until it gives up, a minute later.
+        """
+        now = time.monotonic()
+        if client_id in self._runner.clients:
+            self._strangers.pop(client_id, None)
+        elif now >= self._strangers.setdefault(client_id, now + _STRANGER_S):
+            self._strangers[client_id] = now + _ASK_AGAIN_S
+            logger.warning("the worker %s is not known to this master: it is told to begin anew", client_id)
+            self._send(STOP, Stop(run_id=self._run_id, drain_s=0.0), client_id)
+            self._runner.send_message("stop", client_id=client_id)
+
     def _on_report(self, client_id: str, data: dict[str, Any], **_: Any) -> None:
+        self._meet(client_id)
         packed = data.pop(REPORT_KEY, None)
         member = self._members.get(client_id)
         if packed is None:

@@ -187,6 +187,11 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Calla
 Play = Callable[[Callable[[Lab, Path], Played]], Played]
 
 
+def _name(one: Played, host: int) -> str:
+    """What the run calls the worker on that host: they are numbered as they connect."""
+    return next(record.worker for number, record in one.run.journals() if number == host)
+
+
 def _identities(records: list[RequestRecord]) -> list[tuple[object, ...]]:
     return [(record.identity, record.index, record.sent_ns) for record in records]
 
@@ -246,13 +251,14 @@ def test_delay_and_loss_show_as_the_network_has_them(played: Play) -> None:
 def test_a_killed_worker_loses_its_last_second_and_its_journal_has_it(played: Play) -> None:
     one = played(killed)
     missing = _check_accounts(one, lost_after_ns=one.at_ns - round((REPORT_S + SLACK_S) * 1e9))
-    assert {record.worker for record in missing} <= {"worker-1"}
+    dead = _name(one, 1)
+    assert {record.worker for record in missing} <= {dead}
     assert one.master.code == 4, one.master.err
     reasons = " ".join(one.master.summary["quality"]["reasons"])
-    assert "worker-1 " in reasons
+    assert f"{dead} " in reasons
     assert "python -m exporters recover" in reasons
-    assert one.master.meta["workers"]["worker-1"]["lost"]
-    assert "worker-1 " in one.master.out
+    assert one.master.meta["workers"][dead]["lost"]
+    assert f"{dead} " in one.master.out
     # The others took on what it would have sent.
     assert any(record.sent_ns > one.at_ns for record in one.master.records)
 
@@ -264,9 +270,8 @@ def test_a_killed_worker_loses_its_last_second_and_its_journal_has_it(played: Pl
 def test_a_worker_that_was_cut_off_and_is_back_has_lost_nothing(played: Play) -> None:
     one = played(cut_off)
     _check_accounts(one)
-    workers = {record.worker: record for record in one.master.records}
-    back = workers["worker-0"]
-    assert back.sent_ns > one.at_ns + 12 * 10**9, "it took part again"
+    mine = [record for record in one.master.records if record.worker == _name(one, 0)]
+    assert max(record.sent_ns for record in mine) > one.at_ns + 12 * 10**9, "it took part again"
     assert one.master.code in (0, 1, 4), one.master.err
     assert all(worker.code == 0 for worker in one.workers), "they end with the run"
     assert max(record.end_ns - record.sent_ns for record in one.master.records) > 8e9, "a stream waited the cut out"
@@ -280,7 +285,7 @@ def test_a_master_that_comes_anew_has_its_workers_again(played: Play) -> None:
     assert len(kept) == one.master.summary["requests"]["ok"] == REQUESTS
     assert min(record.sent_ns for record in kept) > one.at_ns
     assert sorted(record.index for record in kept) == list(range(REQUESTS))
-    assert "another run begins" in " ".join(worker.err for worker in one.workers)
+    assert one.master.err.count("is told to begin anew") >= 2
 
     # What the first one had is where it was, and whole once the journals are there.
     assert one.earlier is not None
@@ -299,8 +304,7 @@ def test_a_slow_worker_is_told_of(played: Play) -> None:
     one = played(slow)
     _check_accounts(one)
     assert one.master.code == 4, one.master.out
-    workers = one.master.meta["workers"]
-    assert workers["worker-0"]["loop_lag_p99_s"] > 0.1
+    assert one.master.meta["workers"][_name(one, 0)]["loop_lag_p99_s"] > 0.1
     assert one.master.summary["quality"]["reasons"]
 
 
@@ -309,12 +313,13 @@ def test_a_skewed_clock_is_set_right(played: Play) -> None:
     _check_accounts(one)
     requests = one.master.summary["requests"]
     assert (requests["ok"], requests["failed"]) == (100, 0), one.master.err
-    offset = one.master.meta["workers"]["worker-0"]["clock_offset_s"]
+    wrong = _name(one, 0)
+    offset = one.master.meta["workers"][wrong]["clock_offset_s"]
     assert offset == pytest.approx(30, abs=1.5)
-    assert any("wall clock is" in note and "worker-0" in note for note in one.master.meta["notes"])
+    assert any("wall clock is" in note and wrong in note for note in one.master.meta["notes"])
     # All on one line of time: 100 requests at 25/s take about four seconds, whoever sent them.
     sent = {name: [r.sent_ns for r in one.master.records if r.worker == name] for name in ("worker-0", "worker-1")}
-    assert abs(min(sent["worker-0"]) - min(sent["worker-1"])) < 4e9
+    assert abs(min(sent["worker-0"]) - min(sent["worker-1"])) < 4e9, "whichever of them is wrong"
     assert max(map(max, sent.values())) - min(map(min, sent.values())) < 12e9
     assert one.master.summary["metrics"]["send_lag_s"]["p50"] < 1
 
