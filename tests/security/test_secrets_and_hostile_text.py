@@ -153,7 +153,7 @@ def _play(session: Session, folder: Path) -> None:
 _PATHS = (
     *("/", "/stats/requests", "/stats/report", "/stats/failures/csv", "/stats/requests/csv", "/exceptions", "/logs"),
     *("/exceptions/csv", "/tasks", "/tail-latency/", "/tail-latency/data", "/tail-latency/report.html"),
-    *("/tail-latency/summary.json", "/tail-latency/requests.csv"),
+    *("/tail-latency/summary.json", "/tail-latency/requests.csv", "/tailgate/rate"),
 )
 
 
