@@ -7,6 +7,7 @@ from typing import Any
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
 from vllm_launch.engines import command
+from vllm_launch.gpus import Gpus
 from vllm_launch.launch import RunningEngine
 
 
@@ -24,6 +25,7 @@ def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> d
         "engine": engine,
         "model": config.model or running.model,
         "device": config.device,
+        "gpus": _gpus(config) if engine in ("vllm", "docker") else [],
         "url": running.url if engine == "attach" else None,
         "vllm": config.version,
         "args": dict(config.args),
@@ -40,3 +42,9 @@ def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> d
         "warm_up": running.warm_up.to_dict() if running.warm_up else None,
         "prefix_cache": running.prefix_cache,
     }
+
+
+def _gpus(config: LaunchConfig) -> list[str]:
+    """The names of the devices that the engine sees."""
+    with Gpus(config.env.get("CUDA_VISIBLE_DEVICES")) as gpus:
+        return [gpu.name for gpu in gpus.devices]

@@ -15,7 +15,7 @@ import pytest
 from tests.support import locust_runs
 from tests.support.require import need
 from tests.vllm_launch.commands import eventually, launch, marked
-from vllm_launch import cpu_vllm
+from vllm_launch import cpu_vllm, effect
 from vllm_launch.config import load_config
 from vllm_launch.engine_api import ask, healthy
 from vllm_launch.engine_metrics import read_sample
@@ -99,6 +99,20 @@ def test_the_engine_says_who_it_is(engine: RunningEngine) -> None:
     assert str(engine.version["version"]).startswith("0.32")
     assert "simulated" not in engine.version
     assert counters(engine.url).get("missing") is None
+
+
+def test_the_engine_says_what_it_runs_with(engine: RunningEngine) -> None:
+    said = engine.config
+    assert said.sources == ("log", "/v1/models", "vllm:cache_config_info", "/server_info")
+    expected = effect.effective(load_config("cpu-tiny-baseline"))
+    for flag in ("max-num-batched-tokens", "max-num-seqs", "enable-chunked-prefill", "enable-prefix-caching", "dtype"):
+        assert said.effective[flag] == expected[flag], flag
+    assert (said.kv_cache["tokens"], said.kv_cache["block_tokens"]) == (2**20, 128)
+    assert str(said.version).startswith("0.32")
+    assert not [name for name in said.effective if "port" in name or ("token" in name.split("-") and "hf" in name)]
+    assert engine.warm_up is not None
+    assert engine.warm_up.rounds >= 10
+    assert engine.prefix_cache == "emptied by /reset_prefix_cache"
 
 
 def test_what_was_measured_agrees_with_the_engines_own_counts(engine: RunningEngine, tmp_path: Path) -> None:
