@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tailgate.exits import BadInput
@@ -25,6 +25,8 @@ class Device:
     """Devices of one family share the goals of `configs/goals/FAMILY/`."""
     memory_gb: float | None = None
     """Of one device, as sold; None where it is the machine's."""
+    forced: Mapping[str, Any] = field(default_factory=dict)
+    """Flags that vLLM sets on this device whatever was asked (0.32: `CpuPlatform`, and seen in /server_info)."""
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -33,6 +35,7 @@ class Device:
             **RESOLVED,
             "max-num-batched-tokens": self.max_num_batched_tokens,
             "max-num-seqs": self.max_num_seqs,
+            **self.forced,
         }
 
 
@@ -46,7 +49,7 @@ DEVICES: Mapping[str, Device] = {
     "l40s": Device("NVIDIA L40S 48 GB", 2048, 256, "ada", 48),
     "a10g": Device("NVIDIA A10G 24 GB", 2048, 256, "small", 24),
     "t4": Device("NVIDIA T4 16 GB", 2048, 256, "small", 16),
-    "cpu": Device("CPU", 2048, 128, "cpu"),
+    "cpu": Device("CPU", 2048, 128, "cpu", forced={"async-scheduling": False}),
 }
 
 # Where nothing is known of an engine but its address.

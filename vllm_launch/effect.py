@@ -35,7 +35,8 @@ def effective(config: LaunchConfig) -> dict[str, Any]:
     if config.attached_only:
         return dict(config.args)
     recorded = {name: flag.default for name, flag in config.flags.flags.items() if flag.default is not None}
-    values = {**recorded, **find_device(config.device).defaults, **config.args}
+    device = find_device(config.device)
+    values = {**recorded, **device.defaults, **config.args, **device.forced}
     doubled = values.get("performance-mode") == "throughput"
     for name in ("max-num-batched-tokens", "max-num-seqs"):
         if doubled and name not in config.args:
@@ -104,6 +105,9 @@ def without_effect(config: LaunchConfig) -> list[str]:
         follows = _FOLLOWS.get(name)
         if follows:
             found.append(f"sets {name} to {shown(value)}, no lower than {follows}: no effect")
+            continue
+        if device.forced.get(name, value) != value:
+            found.append(f"sets {name} to {shown(value)}, which vLLM never does on this device: no effect")
             continue
         whose = "on this device" if name in device.defaults else f"of vLLM {config.version}"
         found.append(f"sets {name} to {shown(value)}, which is the default {whose}: no effect")

@@ -84,6 +84,9 @@ def read(url: str, log: Path | None, config: LaunchConfig, engine: str) -> Engin
     effective: dict[str, Any] = {}
     for _, part in found:
         effective |= part
+    # Where nobody set it, it is what profiling found free, which differs a little at each start.
+    if "kv-cache-memory-bytes" not in config.args:
+        effective.pop("kv-cache-memory-bytes", None)
     sources = tuple(source for source, part in found if part)
     return EngineConfig(dict(sorted(effective.items())), kv, cache, sources, version)
 

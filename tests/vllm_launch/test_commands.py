@@ -55,6 +55,14 @@ def test_the_same_value_has_an_effect_on_one_device_and_none_on_another(tmp_path
     ]
 
 
+def test_what_a_device_never_does_has_no_effect(tmp_path: Path) -> None:
+    on_cpu = config(tmp_path, "model: m\ndevice: cpu\nargs: {async-scheduling: true}\n")
+    assert effect.effective(on_cpu)["async-scheduling"] is False
+    assert effect.without_effect(on_cpu) == [
+        "sets async-scheduling to on, which vLLM never does on this device: no effect"
+    ]
+
+
 def test_show_prints_a_command_a_shell_can_run_and_hides_secrets(tmp_path: Path) -> None:
     text = h100(max_num_seqs=64, enable_prefix_caching="false", speculative_config='{method: ngram, "n": 2}')
     (tmp_path / "c.yaml").write_text(
