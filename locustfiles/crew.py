@@ -134,8 +134,9 @@ class Crew:
         self._part.sender.started.wait()
         return self._part.sender
 
-    def end(self, drain_s: float | None = None) -> None:
-        """Stops sending, drains (None: as the run says), cancels; who calls while that goes on waits for its end.
+    def end(self, drain_s: float | None = None, stop_ns: int | None = None) -> None:
+        """Stops sending as of `stop_ns` (epoch ns by the leader's clock; None: now), drains (None: as the run says), cancels; who calls while
+        that goes on waits for its end.
 
         Calling again with a drain of 0 ends it at once.
         """
@@ -146,7 +147,9 @@ class Crew:
             part.ending = True
             self._assigned.clear()
             part.sender.started.set()
-            part.sender.stop(part.settings.drain_s if drain_s is None else drain_s)
+            if stop_ns is not None:
+                stop_ns += part.sender.recorder.ahead_ns
+            part.sender.stop(part.settings.drain_s if drain_s is None else drain_s, stop_ns)
             part.ended.set()
         elif drain_s == 0:
             part.sender.hurry()

@@ -75,7 +75,8 @@ class Enlisted:
     def _on_stop(self, environment: Environment, msg: Any, **_: Any) -> None:
         # Locust waits for the end of this when it stops the users, and need not wait for anyone afterwards.
         self._environment.stop_timeout = 0.0
-        self._crew.end(unpack(msg.data["message"], Stop).drain_s)
+        stop = unpack(msg.data["message"], Stop)
+        self._crew.end(stop.drain_s, stop.stop_ns)
         self.report_now()
 
     def _on_report(self, client_id: str, data: dict[str, Any], **_: Any) -> None:

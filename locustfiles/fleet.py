@@ -74,8 +74,8 @@ class Fleet(Protocol):
     def redeals(self) -> list[tuple[int, int]]:
         """(from index, number of workers) of each time that requests were dealt anew in this run."""
 
-    def stop(self, run_id: str, drain_s: float) -> None:
-        """Has everyone end, and waits for the last reports; a worker that is gone is not waited for."""
+    def stop(self, run_id: str, drain_s: float, stop_ns: int) -> None:
+        """Has everyone end, as of `stop_ns`, and waits for the last reports; not for those of a worker that is gone."""
 
     def hurry(self, run_id: str) -> None:
         """Has everyone give up what is still in flight."""
@@ -118,8 +118,8 @@ class Alone:
     def redeals(self) -> list[tuple[int, int]]:
         return []
 
-    def stop(self, run_id: str, drain_s: float) -> None:
-        self._crew.end(drain_s)
+    def stop(self, run_id: str, drain_s: float, stop_ns: int) -> None:
+        self._crew.end(drain_s, stop_ns)
         self._pass_on()
 
     def hurry(self, run_id: str) -> None:
@@ -246,11 +246,11 @@ class Distributed:
     def redeals(self) -> list[tuple[int, int]]:
         return self._dealer.redeals if self._dealer else []
 
-    def stop(self, run_id: str, drain_s: float) -> None:
+    def stop(self, run_id: str, drain_s: float, stop_ns: int) -> None:
         self._make = None
         if self._dealer is not None:
             self._dealer.close()
-        self._tell_to_stop(run_id, drain_s)
+        self._tell_to_stop(run_id, drain_s, stop_ns)
         deadline = time.monotonic() + drain_s + _GRACE_S
         while time.monotonic() < deadline:
             if all(member.final or not self._present(key) for key, member in self._members.items()):
@@ -277,9 +277,9 @@ class Distributed:
         ahead = self._members[client_id].ahead_ns
         self._send(START, Start(run_id=self._run_id, start_ns=self._start_ns, ahead_ns=ahead), client_id)
 
-    def _tell_to_stop(self, run_id: str, drain_s: float) -> None:
+    def _tell_to_stop(self, run_id: str, drain_s: float, stop_ns: int | None = None) -> None:
         for client_id in self._members:
-            self._send(STOP, Stop(run_id=run_id, drain_s=drain_s), client_id)
+            self._send(STOP, Stop(run_id=run_id, drain_s=drain_s, stop_ns=stop_ns), client_id)
 
     def _assign(self, client_id: str, assignment: Assignment) -> None:
         self._run_id = assignment.run_id

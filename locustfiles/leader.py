@@ -177,7 +177,7 @@ class Leader:
             course.stop_ns = time.time_ns()
             if course.rates is not None:
                 course.rates.end()
-            self.fleet.stop(course.run_id, course.settings.drain_s)
+            self.fleet.stop(course.run_id, course.settings.drain_s, course.stop_ns)
             if course.watcher is not None:
                 course.watcher.kill()
             course.ended.set()

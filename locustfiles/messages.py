@@ -70,10 +70,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """Send nothing more; what is in flight has `drain_s` to end."""
+    """Send nothing more that was due after `stop_ns` (epoch ns); what is in flight has `drain_s` to end."""
 
     run_id: str
     drain_s: float
+    stop_ns: int | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ LEASE_S = 8.0
 
 
 class NotOurs(Exception):
-    """The request has become another worker's while this one had no leave to send."""
+    """The request is not to be sent: another worker's by now, or due after the end."""
 
 
 class Sender:
@@ -85,7 +85,9 @@ class Sender:
         self._unfinished = 0
         self._thinking = 0
         self._start_ns = 0
-        self._aloft: dict[gevent.Greenlet, int] = {}
+        self._stop_ns: int | None = None
+        self._aloft: set[gevent.Greenlet] = set()
+        self._held: dict[gevent.Greenlet, int] = {}
         self._in_flight = 0
         self._landed = Event()
         self._landed.set()
@@ -184,9 +186,10 @@ class Sender:
             self._plan.schedule.change_rate(at_s, rate)
             self._changed.set()
 
-    def stop(self, drain_s: float) -> None:
-        """Sends nothing more, follows what is in flight for `drain_s`, then cancels it; returns when all ended."""
-        now_ns = time.time_ns()
+    def stop(self, drain_s: float, stop_ns: int | None = None) -> None:
+        """Sends nothing more that was due after `stop_ns` (epoch ns; None for now), follows what is in flight for
+        `drain_s`, then cancels it; returns when all ended."""
+        self._stop_ns = stop_ns = time.time_ns() if stop_ns is None else stop_ns
         self.over.set()
         self.more.set()
         self._watch.stop()
@@ -195,8 +198,8 @@ class Sender:
             # Those that it has just set off are on their way once they have run.
             gevent.sleep(0)
         self._feed.close()
-        for flight, due_ns in list(self._aloft.items()):
-            if due_ns > now_ns:
+        for flight, due_ns in list(self._held.items()):
+            if due_ns > stop_ns:
                 flight.kill(block=False)
         gevent.get_hub().loop.update_now()  # its timers count from there
         gevent.wait([self._landed, self._hurried], timeout=drain_s, count=1)
@@ -276,6 +279,7 @@ class Sender:
         if due_s is not None and attempt == 0:
             scheduled_ns = self._start_ns + int(due_s * 1e9)
         left = False
+        me = gevent.getcurrent()
 
         def leave() -> None:
             nonlocal left
@@ -285,13 +289,15 @@ class Sender:
                 self._pacer.wait(scheduled_ns)
             if self._lease_ns is not None and time.time_ns() > self._lease_ns:
                 self._wait_for_lease(planned.index)
+            if self._stop_ns is not None and (scheduled_ns or 0) > self._stop_ns:
+                raise NotOurs
             left = True
+            self._held.pop(me, None)
             self._in_flight += 1
             due_digest = due_digest_of(planned.index, due_s)
             self.recorder.leaves(ticket.digest if attempt == 0 else None, due_digest)
 
-        me = gevent.getcurrent()
-        self._aloft[me] = scheduled_ns or 0
+        self._aloft.add(me)
         self._landed.clear()
         try:
             outcome = self._client.perform(planned.endpoint, planned.body, asked, before_send=leave)
@@ -315,7 +321,8 @@ class Sender:
             self.recorder.ends(planned, outcome, scheduled_ns, attempt)
         finally:
             self._in_flight -= left
-            self._aloft.pop(me, None)
+            self._aloft.discard(me)
+            self._held.pop(me, None)
             if not self._aloft:
                 self._landed.set()
         return outcome
@@ -359,7 +366,8 @@ class Sender:
             assert taken is ticket, "nobody else takes from it"
             self._unfinished += 1
             flight = gevent.spawn(self._perform_and_make_room if self._room else self.perform, ticket, due_s)
-            self._aloft[flight] = self._start_ns + int(due_s * 1e9)
+            self._aloft.add(flight)
+            self._held[flight] = self._start_ns + int(due_s * 1e9)
 
     def _perform_and_make_room(self, ticket: Ticket, due_s: float) -> None:
         assert self._room is not None, "only called where the flights are limited"
