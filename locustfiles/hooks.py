@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -236,7 +237,9 @@ class _Head:
         if run_time_s is not None:
             logger.info("run time: %g s from now", run_time_s)
             gevent.get_hub().loop.update_now()
-            gevent.spawn_later(run_time_s, self._end_run, self._leader.course)
+            course = self._leader.course
+            ahead_s = (course.start_ns - time.time_ns()) / 1e9 if course else 0.0
+            gevent.spawn_later(run_time_s + max(ahead_s, 0.0), self._end_run, course)
 
     def _refuse(self, error: BadInput) -> NoReturn:
         if self._headless:

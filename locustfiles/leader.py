@@ -52,7 +52,7 @@ from workloads import Plan, calibrate_for, make_plan
 logger = logging.getLogger(__name__)
 
 # A schedule's first requests must not be late before every worker has heard that it began.
-_LEAD_S = 0.25
+_LEAD_S = 1.0
 _LONGEST_SPACING_S = 1.0
 _SPACING_UNDER_A_SHAPE_S = 0.02
 
