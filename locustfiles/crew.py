@@ -135,10 +135,8 @@ class Crew:
         return self._part.sender
 
     def end(self, drain_s: float | None = None, stop_ns: int | None = None) -> None:
-        """Stops sending as of `stop_ns` (epoch ns by the leader's clock; None: now), drains (None: as the run says), cancels; who calls while
-        that goes on waits for its end.
-
-        Calling again with a drain of 0 ends it at once.
+        """Stops sending as of `stop_ns` (epoch ns by the leader's clock; None: now), drains (None: as the run says),
+        cancels; who calls while that goes on waits for its end. Calling again with a drain of 0 ends it at once.
         """
         part = self._part
         if part is None:

@@ -19,6 +19,7 @@ from locustfiles.easing import Easing
 from locustfiles.feed import Deal, Feed, Ticket, due_digest_of
 from locustfiles.pacing import Pacer
 from locustfiles.recording import Recorder, crashed
+from locustfiles.room import Room
 from locustfiles.self_watch import SelfWatch
 from workloads import Plan
 
@@ -375,37 +376,6 @@ class Sender:
             self.perform(ticket, due_s)
         finally:
             self._room.leave()
-
-
-class Room:
-    """Places for requests in flight."""
-
-    def __init__(self, places: int) -> None:
-        self._places = places
-        self._taken = 0
-        self._freed = Event()
-
-    def enter(self, interrupt: Event) -> bool:
-        """Takes a place, waiting for one; False where `interrupt` was set before there was one."""
-        while self._taken >= self._places:
-            self._freed.clear()
-            gevent.wait([self._freed, interrupt], count=1)
-            if interrupt.is_set():
-                return False
-        self._taken += 1
-        return True
-
-    def squeeze_in(self) -> None:
-        """Takes a place where there may be none, for who gives it up at once."""
-        self._taken += 1
-
-    def leave(self) -> None:
-        self._taken -= 1
-        self._freed.set()
-
-    def resize(self, places: int) -> None:
-        self._places = places
-        self._freed.set()
 
 
 def _may_succeed_later(outcome: Outcome) -> bool:
