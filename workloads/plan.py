@@ -126,6 +126,8 @@ class Plan:
             number = self._source.design(request.index).text_number
             shape = self._shapes[request.request_class]
             text = self._prompter.turn(shape, design.input_tokens, request.index if number is None else number, turn)
+        elif not item.templated:
+            text = f"\n{text}\n"
         body = next_body(item, request.body, answer, text, design.role, design.output_tokens, self._options)
         planned = replace(
             request,

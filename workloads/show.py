@@ -40,7 +40,7 @@ def describe(workload: Workload) -> dict[str, Any]:
         facts["points"] = list(workload.grid.points())
     if means["input"]:
         facts["mean_input_tokens"], facts["mean_output_tokens"] = means["input"], means["output"]
-        rate = workload.arrival.request_rate
+        rate = None if workload.arrival.stages else workload.arrival.request_rate
         if rate is not None:
             facts["offered"] = {
                 "requests_per_s": rate,
