@@ -53,7 +53,7 @@ def _over_time(axes: Any, run: Run, colour: str) -> None:
     sent: Floats = ((columns.sent_ns - start_ns) * 1e-9).astype(np.float64)
     due = columns.scheduled_ns[columns.scheduled_ns != ABSENT]
     first, last = float(sent.min()), float(sent.max())
-    edges = np.linspace(first, max(last, first + 1.0), _SLOTS + 1).astype(np.float64)
+    edges = np.linspace(first, max(last, first + 1.0), _bins(sent.size, _SLOTS) + 1).astype(np.float64)
     axes.stairs(_rate(sent, edges), edges, color=colour, linewidth=1.4)
     if due.size:
         axes.stairs(
@@ -65,6 +65,11 @@ def _over_time(axes: Any, run: Run, colour: str) -> None:
         )
     if run.facts.open_loop and run.facts.rate:
         axes.axhline(run.facts.rate, color=MUTED, linewidth=0.9, linestyle=(0, (5, 3)))
+
+
+def _bins(count: int, most: int) -> int:
+    """So many that each holds some: fewer for few requests."""
+    return max(8, min(most, count // 5))
 
 
 def _rate(seconds: Floats, edges: Floats) -> Floats:
@@ -79,15 +84,17 @@ def _told(columns: Columns, name: str) -> Ints:
 
 def _lengths(axes: Any, found: Sequence[tuple[Ints, str]]) -> None:
     axes.yaxis.set_major_formatter(lambda share, _: f"{share * 100:.3g} %")
-    axes.set_ylim(bottom=0)
     if not found:
         axes.text(0.5, 0.5, "not told by the server", color=MUTED, ha="center", transform=axes.transAxes)
         return
     low = min(int(lengths.min()) for lengths, _ in found)
     high = max(int(lengths.max()) for lengths, _ in found)
     # Ends between whole numbers, and no bin narrower than one token.
-    edges = np.linspace(low - 0.5, high + 0.5, min(_BINS, high - low + 1) + 1)
+    edges = np.linspace(
+        low - 0.5, high + 0.5, min(_bins(max(lengths.size for lengths, _ in found), _BINS), high - low + 1) + 1
+    )
     for lengths, colour in found:
         share = np.histogram(lengths, edges)[0] / lengths.size
         axes.stairs(share, edges, fill=True, color=colour, alpha=0.16, linewidth=0)
         axes.stairs(share, edges, color=colour, linewidth=1.2)
+    axes.set_ylim(bottom=0)
