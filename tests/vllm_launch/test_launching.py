@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -128,6 +129,9 @@ def test_an_engine_that_dies_later_is_noticed(stub_python: str, tmp_path: Path) 
         ("torch.OutOfMemoryError: CUDA out of memory.", "too little free memory"),
         ("OSError: You are trying to access a gated repo.", "HF_TOKEN"),
         ("RuntimeError: Failed to infer device type", "no usable GPU"),
+        ("docker: Error response from daemon: could not select device driver with gpu", "nvidia-container-toolkit"),
+        ("docker: pull access denied for x, repository does not exist", "the image cannot be had"),
+        ("OSError: x/y is not a local folder and is not a valid model identifier", "the model is not there"),
     ],
 )
 def test_known_last_words_have_a_mend(line: str, hint: str) -> None:
@@ -231,3 +235,26 @@ def test_ending_waits_for_the_end() -> None:
         child.stop()
         assert child.poll() == -signal.SIGTERM
         assert time.monotonic() - began < 5
+
+
+def test_shared_memory_of_a_killed_engine_is_removed(tmp_path: Path) -> None:
+    deaf = "import signal; from multiprocessing.shared_memory import SharedMemory\n"
+    deaf += "signal.signal(signal.SIGTERM, signal.SIG_IGN); memory = SharedMemory(create=True, size=64)\n"
+    deaf += "print(memory.name, flush=True); signal.pause()"
+    with Child([sys.executable, "-c", deaf], tmp_path / "log") as child:
+        eventually(lambda: (tmp_path / "log").read_text().endswith("\n"), "it started")
+        segment = Path("/dev/shm") / (tmp_path / "log").read_text().strip()
+        assert segment.exists()
+        child.stop(grace_s=0.2)
+    assert not segment.exists()
+
+
+def test_what_an_engine_leaves_in_the_temporary_folder_goes_with_it(
+    stub_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with launch(load_config(CONFIG), "vllm", log=tmp_path / "e.log", python=stub_python, warm=False) as engine:
+        assert engine.child is not None
+        scratch = psutil.Process(engine.child.pid).environ()["TMPDIR"]
+        (Path(scratch) / "socket").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["e.log"]

@@ -15,6 +15,7 @@ from vllm_launch import cpu_vllm, real_parser
 from vllm_launch.config import GOALS, LaunchConfig, load_config, names
 from vllm_launch.devices import DEVICES
 from vllm_launch.engines import simulated_flags
+from vllm_launch.flags import versions
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.virtual import Ask, Outcome, closed_loop, open_loop
 
@@ -54,6 +55,12 @@ def test_the_model_fits_and_a_whole_context_with_it(name: str) -> None:
 def test_a_baseline_sets_nothing_but_what_makes_it_fit(name: str) -> None:
     config = load_config(name)
     assert config.args.keys() <= {"tensor-parallel-size", "max-model-len", "dtype"}
+
+
+@pytest.mark.parametrize("version", versions())
+def test_presets_hold_for_every_recorded_version(version: str) -> None:
+    for name in names():
+        load_config(name, version=version)
 
 
 def test_a_goal_is_laid_over_any_config(tmp_path: Path) -> None:
