@@ -17,11 +17,14 @@ _OTHERS = 1.2
 
 
 def engine_own(
-    samples: Sequence[Mapping[str, Any]], window: Window, metrics: Mapping[str, Mapping[str, Any]]
+    samples: Sequence[Mapping[str, Any]],
+    window: Window,
+    metrics: Mapping[str, Mapping[str, Any]],
+    network_s: float | None = None,
 ) -> dict[str, Any] | None:
     """`ttft_s` and `itl_s` of the engine (`count`, `mean`; `p50` and `p95` interpolated in its buckets) inside the
-    window, `ttft_outside_s` (the client's mean less the engine's), `network_s` (the middle TCP handshake, one way there
-    and back), and `scrapes_failed`. None where the engine told nothing of it.
+    window, `ttft_outside_s` (the client's mean less the engine's), `network_s` (as given: the run's
+    quickest TCP handshake, once there and back), and `scrapes_failed`. None where the engine told nothing of it.
 
     `metrics` are the client's, as in a summary.
     """
@@ -39,7 +42,7 @@ def engine_own(
     return {
         **found,
         "ttft_outside_s": None if mean is None else mean - found["ttft_s"]["mean"],
-        "network_s": metrics["connect_s"].get("p50"),
+        "network_s": network_s,
         "others": bool(client["count"] and found["ttft_s"]["count"] > _OTHERS * client["count"] + 10),
         "scrapes_failed": sum("error" in sample for sample in samples),
     }

@@ -60,7 +60,7 @@ def summarise(
         },
         "window": {"start_utc": utc(window.start_ns), "seconds": window.seconds},
         **whole,
-        "engine": engine_own(engine, window, whole["metrics"]),
+        "engine": engine_own(engine, window, whole["metrics"], _quickest_connection(columns)),
         "classes": {
             name: whole
             if len(columns.classes) == 1
@@ -101,6 +101,12 @@ def _part(
         "goodput": _goodput(columns, chosen, of_class, window, objectives, slo),
         "objectives": [_objective(o, values, requests) for o in objectives if o.statistic or o.metric == "error_share"],
     }
+
+
+def _quickest_connection(columns: Columns) -> float | None:
+    """The shortest TCP handshake of the whole run, warm-up included (kept connections are made there), in seconds."""
+    values = columns.values("connect_s", columns.ok)
+    return float(values.min()) if values.size else None
 
 
 def _requests(columns: Columns, chosen: Bools) -> dict[str, Any]:
