@@ -30,6 +30,8 @@ PARTS = {
     "master_capacity": "how many workers one master carries",
     "engine_lateness": "how late the embedded engine writes",
     "engine_calibration": "the embedded engine against published silicon",
+    "search_limit": "the search for the highest rate against brute force, in virtual time",
+    "ablation_prediction": "flags' effects on real vLLM on CPU, and as foretold (six minutes)",
     "vllm_bench_side_by_side": "our client and `vllm bench serve` on one real vLLM",
     "launch_stops": "engines launched and stopped, some launchers killed: what is left behind",
     "compare_calibration": "false alarms, power and coverage of the verdict; time for ten million gaps",

@@ -7,6 +7,7 @@ from vllm_launch.simulated.calibration import (
     FITTED,
     HELD_OUT,
     PUBLISHED,
+    TWO_FITTED,
     Published,
     errors,
     published_settings,
@@ -24,6 +25,7 @@ def main() -> None:
     for table in HELD_OUT:
         _print(table, "held out")
     _print(BEYOND, "held out: long prompts, and a KV cache too small for the last two rows")
+    _print_two()
 
 
 def _print(table: Published, role: str) -> None:
@@ -39,6 +41,18 @@ def _print(table: Published, role: str) -> None:
         )
     tpot, ttft = errors(checked)
     print(f"mean absolute error: TPOT {100 * tpot:.1f} %, TTFT {100 * ttft:.1f} %")
+
+
+def _print_two() -> None:
+    """Whether the step's constant is needed at all."""
+    print(
+        f"\nwith two terms alone ({1e6 * TWO_FITTED.per_sequence_s:.1f} us a sequence, "
+        f"{1e3 * TWO_FITTED.per_request_s:.1f} ms a request, no constant a step)"
+    )
+    for table, role in ((PUBLISHED, "fitted"), *((held_out, "held out") for held_out in HELD_OUT)):
+        tpot, ttft = errors(replay(table, published_settings(TWO_FITTED)))
+        shape = f"{table.prompt_tokens} in / {table.output_tokens} out ({role})"
+        print(f"  {shape:<32}mean absolute error: TPOT {100 * tpot:.1f} %, TTFT {100 * ttft:.1f} %")
 
 
 def _off(simulated: float, published: float) -> str:

@@ -11,7 +11,7 @@ from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
 from vllm_launch.cost import dollars_text, gpus
 from vllm_launch.engines import require_launchable, simulated_flags
-from vllm_launch.experiment_file import TOGETHER, Experiment
+from vllm_launch.experiment_file import TOGETHER, Experiment, SweepFile
 from vllm_launch.experiment_state import State
 
 # Seconds that a leg takes beyond its run time: engine start, Locust's start, drain and end.
@@ -84,6 +84,9 @@ def plan(experiment: Experiment, resume: Path | None = None) -> dict[str, Any]:
 
 
 def _differences(experiment: Experiment) -> list[str]:
+    if isinstance(experiment.file, SweepFile):
+        flags = experiment.file.flags
+        return [f"{flag}: {', '.join(map(effect.shown, values))}" for flag, values in flags.items()]
     baseline, *others = experiment.arms
     lines: list[str] = []
     for arm in others:
@@ -99,7 +102,9 @@ def plan_text(planned: dict[str, Any]) -> str:
     kind = "experiment" if compare else planned["kind"]
     done = sum(leg["done"] for leg in planned["legs"])
     legs = ", ".join(f"{leg['name']} {leg['config']}" if compare else leg["name"] for leg in planned["legs"])
-    judged = "shown " if planned["kind"] == "sweep" else "judged"
+    gate = ", ".join(planned["gate"])
+    sweep = planned["kind"] == "sweep"
+    judged = f"shown     {gate}" if sweep else f"judged    {gate} (margin {planned['margin']:.0%})"
     cost = f", {dollars_text(planned['gpu_dollars'])} of GPU time" if planned["gpu_dollars"] is not None else ""
     lines = [
         f"{kind} {planned['experiment']} on the {planned['engine']} engine{simulated}",
@@ -107,7 +112,7 @@ def plan_text(planned: dict[str, Any]) -> str:
         f"  legs      {legs}",
         *([f"  done      {done} of {len(planned['legs'])}"] if done else []),
         f"  changes   {'; '.join(planned['differences']) or 'none'}",
-        f"  {judged}    {', '.join(planned['gate'])} (margin {planned['margin']:.0%})",
+        f"  {judged}",
         f"  takes     about {planned['expected_s']:.0f} s{cost}",
     ]
     return "\n".join(lines)

@@ -68,15 +68,14 @@ class KVCache:
 
     def take(self, count: int) -> list[int]:
         """`count` blocks for new content; whatever they cached is forgotten. There must be as many free."""
-        taken = []
-        for _ in range(count):
-            block, _ = self._free.popitem(last=False)
-            known = self._hash[block]
+        users, hashes, oldest = self._users, self._hash, self._free.popitem
+        taken = [oldest(last=False)[0] for _ in range(count)]
+        for block in taken:
+            users[block] = 1
+            known = hashes[block]
             if known is not None:
                 del self._by_hash[known]
-                self._hash[block] = None
-            self._users[block] = 1
-            taken.append(block)
+                hashes[block] = None
         return taken
 
     def remember(self, block: int, content: int) -> None:

@@ -51,6 +51,9 @@ class StepTimes:
         decode_shared = np.interp(arrays["decode_batch"], arrays["prefill_tokens"], shared)
         self._decode_attention: list[list[float]] = (decode - decode_shared[:, None]).tolist()
         self._launch = self._prefill_attention[0][0]
+        # A step is seldom the first of its size: what depends on whole numbers alone is worked out once.
+        self._shared_of: dict[int, float] = {}
+        self._decode_rows: dict[int, list[float]] = {}
 
     def kernels_s(self, decodes: int, context: int, prefills: Sequence[tuple[int, int]]) -> float:
         """The GPU's share of a step: `decodes` sequences with `context` tokens in all, and `prefills` as
@@ -60,13 +63,25 @@ class StepTimes:
         total = decodes
         attention = 0.0
         if decodes:
-            attention = _bilinear(self._batch, self._context, self._decode_attention, decodes, context / decodes)
+            attention = _linear(self._context, self._decode_row(decodes), context / decodes)
         if prefills:
             for tokens, prefix in prefills:
                 total += tokens
                 attention += _bilinear(self._tokens, self._prefix, self._prefill_attention, tokens, prefix)
             attention -= self._launch * (len(prefills) - 1)
-        return _linear(self._tokens, self._shared, total) + attention
+        shared = self._shared_of.get(total)
+        if shared is None:
+            shared = self._shared_of[total] = _linear(self._tokens, self._shared, total)
+        return shared + attention
+
+    def _decode_row(self, decodes: int) -> list[float]:
+        """The attention of that many decoding sequences, for each context of the table."""
+        row = self._decode_rows.get(decodes)
+        if row is None:
+            i, u = _cell(self._batch, decodes)
+            near, far = self._decode_attention[i], self._decode_attention[i + 1]
+            row = self._decode_rows[decodes] = [a + u * (b - a) for a, b in zip(near, far, strict=True)]
+        return row
 
     def step_s(self, decodes: int, context: int, prefills: Sequence[tuple[int, int]]) -> float:
         """The whole step, host overhead included."""
