@@ -15,10 +15,9 @@ from exporters.report import figures, style_sheet, write_page_text
 _HERE = Path(__file__).parent
 # Told apart by dash and marker as well as by colour: on paper, and by eyes that see no red.
 _LOOKS = [
-    (c, dash, mark)
-    for dash in ("-", "--", ":")
-    for c in (figures.BASE, figures.CANDIDATE, figures.INK)
-    for mark in "os^"
+    (colour, dash, mark)
+    for dash, mark in (("-", "o"), ("--", "s"), (":", "^"))
+    for colour in (figures.BASE, figures.CANDIDATE, figures.INK)
 ]
 
 
@@ -85,6 +84,7 @@ def curve_plot(series: Sequence[Series], front: Sequence[tuple[float, float]], n
             xs, ys = zip(*sorted(front), strict=True)
             axes.step(xs, ys, where="post", color=figures.MUTED, linestyle=(0, (4, 3)), linewidth=1.0)
         axes.set_yscale("log")
+        figures.latency_ticks(axes.yaxis, *axes.get_ylim())
         axes.set_ylabel("ms, log scale")
         axes.set_xlabel("output tokens/s a GPU")
         axes.set_title(name)

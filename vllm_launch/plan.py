@@ -11,7 +11,7 @@ from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
 from vllm_launch.cost import dollars_text, gpus
 from vllm_launch.engines import require_launchable, simulated_flags
-from vllm_launch.experiment_file import TOGETHER, Experiment, SweepFile
+from vllm_launch.experiment_file import TOGETHER, Arm, Experiment, SweepFile
 from vllm_launch.experiment_state import State
 
 # Seconds that a leg takes beyond its run time: engine start, Locust's start, drain and end.
@@ -23,6 +23,7 @@ def require_runnable(experiment: Experiment, python: str | None = None) -> None:
 
     `python` is as for `engines.command`.
     """
+    require_changeable(experiment.arms, experiment.file.engine, str(experiment.path))
     baseline, *others = experiment.arms
     seen = [baseline]
     for arm in others:
@@ -35,6 +36,16 @@ def require_runnable(experiment: Experiment, python: str | None = None) -> None:
         seen.append(arm)
     require_workload(experiment.workload)
     require_engines([arm.config for arm in experiment.arms], experiment.file.engine, python)
+
+
+def require_changeable(arms: Sequence[Arm], engine: str, where: str) -> None:
+    """Raises `BadInput` where flags are to be changed on a server that runs already."""
+    changed = next((arm for arm in arms if arm.changes), None)
+    if changed and engine == "attach":
+        raise BadInput(
+            f"{where}: {next(iter(changed.changes))} cannot be changed on a server that runs already",
+            "use an engine that is launched, or leave the flags out",
+        )
 
 
 def require_workload(workload: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tailgate.exits import BadInput
-from vllm_launch.plan import OVERHEAD_S, require_engines, require_workload
+from vllm_launch.plan import OVERHEAD_S, require_changeable, require_engines, require_workload
 from vllm_launch.screening import has_table
 from vllm_launch.search_file import Search
 
 
 def require_searchable_engines(search: Search, python: str | None, *, virtual: bool) -> None:
     """Raises `BadInput` where the workload is unknown, an engine cannot be had, or nothing can be calibrated."""
+    require_changeable(search.arms, search.file.engine, str(search.path))
     require_workload(search.workload)
     engine = "simulated" if virtual else search.file.engine
     require_engines([arm.config for arm in search.arms], engine, python)

@@ -76,7 +76,7 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
         if not most:
             return None
         axes.set_yscale("log")
-        _latency_ticks(axes.yaxis, *axes.get_ylim())
+        latency_ticks(axes.yaxis, *axes.get_ylim())
         ticks = [level for level in (0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if most * (1 - level) >= 1]
         axes.set_xticks([_stretch(level) for level in ticks], [f"p{100 * level:.6g}" for level in ticks])
         axes.set_xlim(left=0.02)
@@ -102,7 +102,7 @@ def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | 
             axes.stairs(np.where(share > 0, share, np.nan), edges, color=colour, linewidth=1.3)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        _latency_ticks(axes.xaxis, float(edges[0]), float(edges[-1]))
+        latency_ticks(axes.xaxis, float(edges[0]), float(edges[-1]))
         axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 3)))
         axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
         axes.yaxis.set_major_formatter(lambda share, _: f"{share * 100:.6g} %")
@@ -164,7 +164,7 @@ def _stretch(level: Any) -> Any:
     return -np.log10(1 - level)
 
 
-def _latency_ticks(axis: Any, low: float, high: float) -> None:
+def latency_ticks(axis: Any, low: float, high: float) -> None:
     """Ticks at 1, 2, 5, 10 … ms; more of them where the range is less than a decade."""
     subs = (1, 1.5, 2, 3, 4, 5, 6, 8) if high < 8 * low else (1, 2, 5)
     axis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=subs))

@@ -61,10 +61,11 @@ def test_an_ablation_from_end_to_end(tmp_path: Path) -> None:
     assert ended.code in (0, 4), ended
     (effect,) = found["effects"]
     assert (effect["arm"], effect["changes"]) == ("max-num-seqs", ["max-num-seqs: 1024 -> 2"])
-    (ttft,) = [m for m in effect["comparison"]["metrics"] if m["name"] == "ttft_p50"]
-    assert ttft["verdict"] == "worse"
-    assert ttft["low"] > 1.5, "two at a time: ten of twelve wait"
-    assert found["family"] == 1
+    # A busy machine may spoil a run, and then it is not compared; that requests waited is plain all the same.
+    ttft = {m["name"]: m for m in effect["comparison"]["metrics"]}.get("ttft_p50")
+    assert bool(ttft) != bool(effect["comparison"]["refusals"])
+    assert ttft is None or (ttft["verdict"], ttft["low"] > 1.5) == ("worse", True), "two at a time: ten of twelve wait"
+    assert found["family"] == (1 if ttft else 0)
     directory = tmp_path / ended.json["directory"]
     assert json.loads((directory / "ablation.json").read_text()) == found
     report = (directory / "report.html").read_text()
@@ -72,6 +73,9 @@ def test_an_ablation_from_end_to_end(tmp_path: Path) -> None:
     assert "Simulated." in report
     runs = [json.loads((directory / leg / "run.json").read_text()) for leg in ("1-baseline-1", "2-max-num-seqs-1")]
     assert [run["launch"]["args"] for run in runs] == [{}, {"max-num-seqs": 2}]
+    legs = ("1-baseline-1", "2-max-num-seqs-1")
+    waits = [json.loads((directory / leg / "summary.json").read_text())["metrics"]["ttft_s"]["p50"] for leg in legs]
+    assert waits[1] > 1.5 * waits[0]
     assert re.fullmatch(r"cost: h100-llama-8b-baseline \$[\d.,]+ per million output tokens .*", found["cost"][0])
 
 
@@ -102,7 +106,7 @@ def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path: Path, mark: s
     assert (narrow["config"], wide["config"]) == ("max-num-seqs-2", "max-num-seqs-1024")
     assert narrow["ttft_p50_s"] > wide["ttft_p50_s"]
     assert narrow["output_tokens_per_s"] < wide["output_tokens_per_s"]
-    assert wide["pareto"][0] == "ttft_p50"
+    assert wide["invalid"] or wide["pareto"][0] == "ttft_p50"
     for point in (narrow, wide):
         dollars = per_million(2.5, 1, point["output_tokens_per_s"])
         assert point["dollars_per_million_output_tokens"] == pytest.approx(dollars)

@@ -27,7 +27,7 @@ MISTAKES = {
     ),
     "an engine that is none": (
         GOOD.replace("engine: simulated", "engine: sglang"),
-        "e.yaml:1: engine: input should be 'simulated' or 'vllm', got 'sglang'; mend that value",
+        "e.yaml:1: engine: 'sglang' is none of its values; known: attach, docker, simulated, vllm",
     ),
     "a duration that is none": (
         GOOD.replace("1m30s", "soon"),
@@ -130,6 +130,13 @@ MISTAKES |= {
     "a value that a flag does not take": (
         SWEEP.replace("[64, 1024]", "[64, many]"),
         ("e.yaml: flags.max-num-seqs: takes a whole number, got 'many'; mend that value"),
+    ),
+    "a flag of a server that runs already": (
+        SWEEP.replace("simulated", "attach"),
+        (
+            "e.yaml: max-num-seqs cannot be changed on a server that runs already; use an engine that is launched, or "
+            "leave the flags out"
+        ),
     ),
     "an objective that is none": (
         SWEEP + "slo: ttft_p95<1\n",
