@@ -28,6 +28,8 @@ from workloads import load_workload
 _MOST_PROBES = 24
 _TOLERANCE = 0.02
 _LEAST_RUN_S = 60.0
+# Beyond so many requests a quantile is known well enough, and a faster engine would only cost more time.
+_ENOUGH_REQUESTS = 6000
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def predict(
     run_time = max(file.run_time, file.warm_up + _LEAST_RUN_S)
 
     def measure(rate: float, number: int) -> Probe:
-        load = VirtualLoad(None, rate, run_time, file.warm_up, file.seed + 10_000 + number)
+        length = file.warm_up + min(run_time - file.warm_up, max(_ENOUGH_REQUESTS / rate, 2.0))
+        load = VirtualLoad(None, rate, length, file.warm_up, file.seed + 10_000 + number)
         return probe_of(virtual_run(settings, workload, load, slo=file.slo, label=config.name), rate, search.objectives)
 
     found = RateSearch(start, min(_TOLERANCE, file.tolerance), _MOST_PROBES)
