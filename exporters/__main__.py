@@ -173,7 +173,7 @@ def _report(arguments: argparse.Namespace) -> int:
                 "a report is of runs; a stored baseline can only be what they are held against", "name a run"
             )
         found = compare(base, candidate, margin=arguments.margin, gate=gate, force=arguments.force)
-        write(arguments.output, [run for run in base if isinstance(run, Run)], candidate, found)
+        write(arguments.output, base, candidate, found)
         code = found.exit_code
     print(_json({"report": str(arguments.output)}) if arguments.json else f"report: {arguments.output}")
     return code

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from exporters.compare import Comparison
+from exporters.compare import Comparison, Measurement
 from exporters.run import Run
 from exporters.run_store import replace_file
 from tailgate.exits import BadInput
@@ -16,12 +16,12 @@ from tailgate.exits import BadInput
 
 def write_report(
     path: Path | str,
-    base: Sequence[Run],
+    base: Sequence[Run | Measurement],
     candidate: Sequence[Run] = (),
     comparison: Comparison | None = None,
     command: str | None = None,
 ) -> None:
-    """Writes the HTML report of two sides, or of one (`candidate` empty). `command` repeats the whole of it.
+    """Writes the HTML report of two sides, or of one (`candidate` empty, and `base` whole runs). `command` repeats it.
 
     Raises `BadInput` where the file cannot be written.
     """
@@ -31,7 +31,10 @@ def write_report(
 
 
 def write_markdown(
-    path: Path | str, base: Sequence[Run], candidate: Sequence[Run] = (), comparison: Comparison | None = None
+    path: Path | str,
+    base: Sequence[Run | Measurement],
+    candidate: Sequence[Run] = (),
+    comparison: Comparison | None = None,
 ) -> None:
     """Writes the same in short as Markdown, for a pull request. Raises `BadInput` as `write_report`."""
     from exporters.report.markdown import markdown

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from exporters.run import Run
+from exporters.facts import Facts
 
 
-def config_differences(base: Run, candidate: Run) -> list[dict[str, str]]:
+def config_differences(base: Facts, candidate: Facts) -> list[dict[str, str]]:
     """Each setting that differs: its name, both values, and why it was set where the config says so.
 
     A flag one side leaves out shows the device's default where the other side's diff names it.
     """
-    sides = base.facts, candidate.facts
+    sides = base, candidate
     found: list[dict[str, str]] = []
     for what in ("model", "engine", "engine_version"):
         values = [getattr(facts, what) for facts in sides]

@@ -16,6 +16,8 @@ import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from exporters.compare import Measurement
+from exporters.histogram import MIDPOINTS_S
 from exporters.quantiles import LEAST_BEYOND, Floats
 from exporters.run import Run
 
@@ -50,10 +52,15 @@ _POINTS = 300
 
 @dataclass(frozen=True)
 class Curve:
-    """The runs of one side, and the colour they are drawn in."""
+    """What was measured on one side, whole runs or stored baselines, and the colour it is drawn in."""
 
-    runs: Sequence[Run]
+    measured: Sequence[Run | Measurement]
     colour: str
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those of which every request is known."""
+        return [run for run in self.measured if isinstance(run, Run)]
 
 
 def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None:
@@ -65,12 +72,12 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
         figure, axes = axes_of(5.4, 3.3)
         most = 0
         for curve in curves:
-            values = _pooled(curve.runs, metric)
+            values = _pooled(curve.measured, metric)
             if values.size < 2:
                 continue
             most = max(most, values.size)
-            if len(curve.runs) > 1:
-                for run in curve.runs:
+            if len(curve.measured) > 1:
+                for run in curve.measured:
                     _quantile_line(axes, np.sort(_pooled([run], metric)), curve.colour, thin=True)
             _quantile_line(axes, np.sort(values), curve.colour)
         if not most:
@@ -87,7 +94,7 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
 
 def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None:
     """Share of the observations by latency; both axes logarithmic, so that rare ones are seen. None without data."""
-    pooled = [(_pooled(curve.runs, metric), curve.colour) for curve in curves]
+    pooled = [(_pooled(curve.measured, metric), curve.colour) for curve in curves]
     pooled = [(values[values > 0], colour) for values, colour in pooled if (values > 0).any()]
     if not pooled:
         return None
@@ -142,8 +149,16 @@ def axes_of(width: float, height: float) -> tuple[Figure, Any]:
     return figure, figure.subplots()
 
 
-def _pooled(runs: Iterable[Run], metric: str) -> Floats:
-    return np.concatenate([run.columns.values(metric, run.columns.in_window) for run in runs] or [np.empty(0)])
+def _pooled(measured: Iterable[Run | Measurement], metric: str) -> Floats:
+    return np.concatenate([_values(one, metric) for one in measured] or [np.empty(0)])
+
+
+def _values(one: Run | Measurement, metric: str) -> Floats:
+    """Every observation; of a stored baseline each bucket's midpoint as often as it was counted."""
+    if isinstance(one, Run):
+        return one.columns.values(metric, one.columns.in_window)
+    held = one.blocks.latencies[metric.removesuffix("_s")]
+    return np.repeat(MIDPOINTS_S[held.buckets], held.counts.sum(axis=0))
 
 
 def _quantile_line(axes: Any, ordered: Floats, colour: str, *, thin: bool = False) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from exporters import wording
-from exporters.compare import CONFIDENCE, Comparison
+from exporters.compare import CONFIDENCE, Comparison, Measurement
 from exporters.quantiles import LEVELS
 from exporters.report import alone
 from exporters.report.differences import config_differences
@@ -16,9 +18,9 @@ _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#~!"} | {"\n": " ", 
 _SIMULATED = "**Simulated:** these figures come from the embedded engine, not from a GPU."
 
 
-def markdown(base: list[Run], candidate: list[Run], comparison: Comparison | None) -> str:
+def markdown(base: Sequence[Run | Measurement], candidate: Sequence[Run], comparison: Comparison | None) -> str:
     """The verdict, the table, what differed, and how it was measured."""
-    runs = [*base, *candidate]
+    runs = [run for run in (*base, *candidate) if isinstance(run, Run)]
     if comparison is None:
         lines = [f"## {_safe(runs[0].facts.label)}", ""]
         for run in runs:
@@ -51,7 +53,7 @@ def markdown(base: list[Run], candidate: list[Run], comparison: Comparison | Non
             ]
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", f"Bold metrics decide; differences within {comparison.margin:.0%} do not matter.", ""]
-    differences = config_differences(base[0], candidate[0]) if base and candidate else []
+    differences = config_differences(base[0].facts, candidate[0].facts)
     if differences:
         lines += ["| setting | baseline | candidate |", "| --- | --- | --- |"]
         lines += [f"| {_safe(d['name'])} | {_safe(d['base'])} | {_safe(d['candidate'])} |" for d in differences]

@@ -12,8 +12,9 @@ import jinja2
 from markupsafe import Markup
 
 from exporters import wording
-from exporters.compare import CONFIDENCE, Comparison, MetricComparison
+from exporters.compare import CONFIDENCE, Comparison, Measurement, MetricComparison
 from exporters.explain import explain, trial_text
+from exporters.facts import Facts
 from exporters.quantiles import LEVELS
 from exporters.report import alone, figures
 from exporters.report.differences import config_differences
@@ -29,18 +30,30 @@ SYMBOLS = {"better": "▲", "worse": "▼", "same": "=", "undecided": "?", "too 
 
 @dataclass(frozen=True)
 class Side:
-    """The runs of one side, under the name the page gives it."""
+    """The runs of one side, under the name the page gives it; those of a stored baseline are only `measured`."""
 
     name: str
-    runs: list[Run]
+    measured: Sequence[Run | Measurement]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for run in self.measured if isinstance(run, Run)]
+
+    @property
+    def facts(self) -> Facts:
+        return self.measured[0].facts
 
 
-def render(base: list[Run], candidate: list[Run], comparison: Comparison | None, command: str | None = None) -> str:
-    """The whole page."""
+def render(
+    base: Sequence[Run | Measurement],
+    candidate: Sequence[Run],
+    comparison: Comparison | None,
+    command: str | None = None,
+) -> str:
+    """The whole page. Of a stored baseline it shows what the file holds: figures and distributions."""
     sides = [Side(name, side) for name, side in (("baseline", base), ("candidate", candidate)) if side]
-    curves = [figures.Curve(side.runs, _COLOURS[side.name]) for side in sides]
-    runs = [*base, *candidate]
-    both = len(sides) == 2
+    curves = [figures.Curve(side.measured, _COLOURS[side.name]) for side in sides]
+    runs = [run for side in sides for run in side.runs]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -62,13 +75,13 @@ def render(base: list[Run], candidate: list[Run], comparison: Comparison | None,
         plots=_plots(curves),
         timeline=_markup(figures.time_plot(curves)),
         offered=_markup(offered_plot(curves)),
-        differences=config_differences(base[0], candidate[0]) if both else [],
-        launches=[(side.name, side.runs[0].facts.launch) for side in sides],
+        differences=config_differences(*(side.facts for side in sides)) if len(sides) > 1 else [],
+        launches=[(side.name, side.facts.launch) for side in sides],
         runs=[_run(side.name, run) for side in sides for run in side.runs],
         most_workers=max(len(run.facts.workers) for run in runs),
-        summaries=[(run, _metrics(run.summary["metrics"])) for run in runs] if not both else [],
+        summaries=[(run, _metrics(run.summary["metrics"])) for run in runs] if len(sides) == 1 else [],
         explained=[(side, run, explain(run)) for side in sides for run in side.runs[:1]],
-        classes=_classes(base, candidate),
+        classes=_classes(sides),
         levels=["p99.9" if name == "p999" else name for name in LEVELS],
         commands=_commands(runs, command),
         facts=runs[0].facts,
@@ -180,18 +193,18 @@ def _checks(quality: Mapping[str, Any]) -> str:
     return "; ".join([*found, *said_of_sending(quality)])
 
 
-def _classes(base: list[Run], candidate: list[Run]) -> list[dict[str, Any]]:
+def _classes(sides: Sequence[Side]) -> list[dict[str, Any]]:
     """Each class's TTFT and ITL p95 for every run, where there are several classes."""
-    names = sorted({name for run in (*base, *candidate) for name in run.summary["classes"]})
+    names = sorted({name for side in sides for run in side.runs for name in run.summary["classes"]})
     if len(names) < 2:
         return []
     return [
         {
             "name": name,
             "runs": [
-                (side, run.path.name, run.summary["classes"][name])
-                for side, runs in (("baseline", base), ("candidate", candidate))
-                for run in runs
+                (side.name, run.path.name, run.summary["classes"][name])
+                for side in sides
+                for run in side.runs
                 if name in run.summary["classes"]
             ],
         }

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from exporters.compare import DEFAULT_GATE, Measurement, compare
+from exporters import baseline
+from exporters.compare import DEFAULT_GATE, compare
 from exporters.report import write_markdown, write_report
 from exporters.run_store import Run, append_engine_sample
 from exporters.wording import milliseconds, title
@@ -185,13 +186,18 @@ def test_tiles_leave_out_no_gated_figure_that_is_worse(tmp_path: Path) -> None:
 
 def test_a_run_against_a_stored_baseline(tmp_path: Path) -> None:
     base, candidate = _sides(tmp_path)
-    comparison = compare([Measurement.of(base[0])], candidate[:1])
-    write_report(tmp_path / "report.html", [], candidate[:1], comparison)
-    text = _Page((tmp_path / "report.html").read_text()).text
+    stored = baseline.load(baseline.save(base[:1], "main", tmp_path))
+    comparison = compare(stored, candidate[:1])
+    write_report(tmp_path / "report.html", stored, candidate[:1], comparison)
+    page = (tmp_path / "report.html").read_text()
+    text = _Page(page).text
     assert "config B against config A" in text
     assert "Figure by figure" in text
-    assert "What differed in the configs" not in text
-    write_markdown(tmp_path / "report.md", [], candidate[:1], comparison)
+    assert "baseline: config A" in text
+    assert "--note" in text[text.index("What differed in the configs") :]
+    tails = page[page.index("Where the tails lie") : page.index("What the engine did")]
+    assert tails.count("var(--base)") == tails.count("var(--candidate)") > 6
+    write_markdown(tmp_path / "report.md", stored, candidate[:1], comparison)
     assert "| **TTFT p95** |" in (tmp_path / "report.md").read_text()
 
 
