@@ -234,9 +234,15 @@ class RunMetrics(Collector):
                         gauge.add_metric(self._values(f"{metric}_{level}"), mine / base)
             yield gauge
         regression = self._family(
-            GaugeMetricFamily, "regression", "1 where the gate calls the figure worse than the baseline's", ["metric"]
+            GaugeMetricFamily,
+            "regression",
+            "1 where the gate calls the figure worse than the baseline's, or one of its bounds is broken",
+            ["metric"],
         )
         for figure in figures:
             if figure.gated:
                 regression.add_metric(self._values(figure.name), float(figure.verdict == "worse"))
+        for bound in compared.held if compared is not None else ():
+            if bound.met is not None:
+                regression.add_metric(self._values(bound.text), float(not bound.met))
         yield regression

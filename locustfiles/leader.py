@@ -218,7 +218,8 @@ class Leader:
             self._judge(course)
             self.metrics.end(summary, course.comparison)
             if course.settings.report:
-                report_file.write(store.directory, course.settings.baseline)
+                gate = course.settings.gate
+                report_file.write(store.directory, course.settings.baseline, gate.text if gate else None)
             thin(store.directory, course.settings.records.share)
         finally:
             course.finished.set()

@@ -17,11 +17,15 @@ _PATIENCE_S = 300.0
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def write(directory: Path, baseline: str | None) -> None:
-    """Writes it into the run directory, beside `baseline` where there is one; a fault is logged, and spoils no run."""
+def write(directory: Path, baseline: str | None, gate: str | None) -> None:
+    """Writes it into the run directory, beside `baseline` where there is one, judged by `gate` where that is given.
+
+    A fault is logged, and spoils no run.
+    """
     path = directory / REPORT
     sides = [str(Path(baseline).absolute()) if Path(baseline).exists() else baseline] if baseline else []
     command = [sys.executable, "-m", "exporters", "report", *sides, str(directory), "-o", str(path)]
+    command += ["--gate", gate] if baseline and gate else []
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))}
     try:
         ended = subprocess.run(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from exporters import wording
 from exporters.compare import CONFIDENCE, Comparison, Measurement
+from exporters.gate import Decision, decision_of
 from exporters.quantiles import LEVELS
 from exporters.report import alone
 from exporters.report.differences import config_differences
@@ -52,6 +53,10 @@ def markdown(base: Sequence[Run | Measurement], candidate: Sequence[Run], compar
                 f"{figure.verdict}{f' ({figure.note})' if figure.note else ''}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
+        lines += [
+            "",
+            *(f"- Threshold `{one.title}`: **{one.outcome}**, {_safe(one.said)}" for one in _bounds(comparison)),
+        ]
         lines += ["", f"Bold metrics decide; differences within {comparison.margin:.0%} do not matter.", ""]
     differences = config_differences(base[0].facts, candidate[0].facts)
     if differences:
@@ -59,6 +64,10 @@ def markdown(base: Sequence[Run | Measurement], candidate: Sequence[Run], compar
         lines += [f"| {_safe(d['name'])} | {_safe(d['base'])} | {_safe(d['candidate'])} |" for d in differences]
         lines.append("")
     return "\n".join([*lines, *_classes(runs), *(_measured(run) for run in runs), *_commands(runs), ""])
+
+
+def _bounds(comparison: Comparison) -> list[Decision]:
+    return [decision_of(one) for one in comparison.held]
 
 
 def _classes(runs: list[Run]) -> list[str]:

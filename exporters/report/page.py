@@ -15,6 +15,7 @@ from exporters import wording
 from exporters.compare import CONFIDENCE, Comparison, Measurement, MetricComparison
 from exporters.explain import explain, trial_text
 from exporters.facts import Facts
+from exporters.gate import Decision, decisions
 from exporters.quantiles import LEVELS
 from exporters.report import alone, figures
 from exporters.report.differences import config_differences
@@ -68,6 +69,7 @@ def render(
         alone=[] if comparison else [(run, alone.word(run), alone.sentence(run)) for run in runs],
         invalid=[(run.facts.label, run.path.name, run.summary["quality"]["reasons"]) for run in runs if not run.valid],
         cards=_cards(comparison),
+        thresholds=_thresholds(comparison),
         groups=_groups(comparison),
         confidence=f"{CONFIDENCE:.0%}",
         band=_band(comparison.margin) if comparison else None,
@@ -104,6 +106,14 @@ def _cards(comparison: Comparison | None) -> list[dict[str, Any]]:
     beside = [m for verdict in ("worse", "better") for m in wording.moved_beside(comparison, verdict)]
     worse = sum(m.verdict == "worse" for m in gated)
     return [_row(m) | {"gated": m.gated} for m in (*gated, *beside)][: max(4, worse)]
+
+
+def _thresholds(comparison: Comparison | None) -> list[Decision]:
+    """What the gate asks of the candidate itself, and of figures with a limit of their own or not measured."""
+    if comparison is None or comparison.refused:
+        return []
+    plain = {wording.title(m.name) for m in comparison.gated if m.limit is None}
+    return [one for one in decisions(comparison) if one.title not in plain]
 
 
 def _groups(comparison: Comparison | None) -> list[tuple[str, list[dict[str, Any]]]]:

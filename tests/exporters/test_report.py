@@ -11,10 +11,12 @@ import pytest
 
 from exporters import baseline
 from exporters.compare import DEFAULT_GATE, compare
+from exporters.prometheus import RunMetrics
 from exporters.report import write_markdown, write_report
 from exporters.run_store import Run, append_engine_sample
 from exporters.wording import milliseconds, title
 from tailgate.exits import BadInput
+from tailgate.thresholds import parse_gate
 from tests.support.runs import START_NS, failed, queueing_records, store
 
 HOSTILE = "<script>alert('$x_1$')</script>\"|`&"
@@ -226,3 +228,21 @@ def test_markdown_tells_classes_apart(tmp_path: Path) -> None:
     text = (tmp_path / "report.md").read_text()
     assert "| class (ms) | run | TTFT p50 |" in text
     assert "| a\\|b | r |" in text
+
+
+def test_thresholds_are_told_one_by_one(tmp_path: Path) -> None:
+    base, candidate = _sides(tmp_path)
+    comparison = compare(base, candidate, gate=parse_gate("ttft_p50<1ms,itl_p95<10s,itl_p95_rise<20%"))
+    write_report(tmp_path / "report.html", base, candidate, comparison)
+    text = _Page((tmp_path / "report.html").read_text()).text
+    told = text[text.index("Thresholds") : text.index("Figure by figure")]
+    assert "ttft_p50<1ms failed reached" in told
+    assert "itl_p95<10s passed reached" in told
+    assert "(itl_p95_rise<20%) failed" in told
+    write_markdown(tmp_path / "report.md", base, candidate, comparison)
+    assert "- Threshold `ttft_p50<1ms`: **failed**" in (tmp_path / "report.md").read_text()
+    metrics = RunMetrics.of(candidate[0])
+    metrics.set_comparison(comparison)
+    assert 'tailgate_regression{label="config B",metric="ttft_p50<1ms",workload="chat-short"} 1.0' in (
+        metrics.exposition()[0].decode()
+    )
