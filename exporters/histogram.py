@@ -128,9 +128,8 @@ class LatencyHistogram:
         found |= dict.fromkeys(LEVELS)
         if count:
             found |= {"mean": self.total_s / count, "min": self.least_s, "max": self.greatest_s}
-            for name, level in LEVELS.items():
-                if enough(count, level):
-                    found[name] = float(self.quantiles([level])[0])
+            told = {name: level for name, level in LEVELS.items() if enough(count, level)}
+            found |= zip(told, self.quantiles(told.values()).tolist(), strict=True)
         return found
 
     def to_dict(self) -> dict[str, Any]:
