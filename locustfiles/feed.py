@@ -106,7 +106,8 @@ class Feed:
             if self._free.is_set():
                 return None
             self._free.wait()
-        self._wanted.set()
+        if len(self._ready) <= _AHEAD // 2:
+            self._wanted.set()
         ticket = self._ready.popleft()
         self._taken = ticket.planned.index
         return ticket
