@@ -279,6 +279,7 @@ class Sender:
         scheduled_ns = None
         if due_s is not None and attempt == 0:
             scheduled_ns = self._start_ns + int(due_s * 1e9)
+        due_digest = due_digest_of(planned.index, due_s)
         left = False
         me = gevent.getcurrent()
 
@@ -288,14 +289,13 @@ class Sender:
                 return
             if scheduled_ns is not None:
                 self._pacer.wait(scheduled_ns)
-            if self._lease_ns is not None and time.time_ns() > self._lease_ns:
+            if not self._may_send:
                 self._wait_for_lease(planned.index)
             if self._stop_ns is not None and (scheduled_ns or 0) > self._stop_ns:
                 raise NotOurs
             left = True
             self._held.pop(me, None)
             self._in_flight += 1
-            due_digest = due_digest_of(planned.index, due_s)
             self.recorder.leaves(ticket.digest if attempt == 0 else None, due_digest)
 
         self._aloft.add(me)
@@ -328,10 +328,13 @@ class Sender:
                 self._landed.set()
         return outcome
 
+    @property
+    def _may_send(self) -> bool:
+        return self._lease_ns is None or time.time_ns() <= self._lease_ns
+
     def _wait_for_lease(self, index: int) -> None:
         """This process stood still, or its leader did: whether the request still is its to send, it does not know."""
-        logger.warning("the leader has not confirmed a report for %g s: nothing is sent until it does", LEASE_S)
-        while self._lease_ns is not None and time.time_ns() > self._lease_ns:
+        while not self._may_send:
             self._renewed.clear()
             self._renewed.wait()
         if not self._feed.owns(index):
@@ -351,6 +354,10 @@ class Sender:
         ahead_s = 0.0 if self._room else _AHEAD_S
         while True:
             self._changed.clear()
+            if not self._may_send:
+                logger.warning("no report was confirmed for %g s: nothing is sent until the leader answers", LEASE_S)
+                self._renewed.clear()
+                self._renewed.wait()
             ticket = self._feed.peek()
             if ticket is None:
                 self._tell_if_done()
