@@ -33,6 +33,7 @@ PARTS = {
     "search_limit": "the search for the highest rate against brute force, in virtual time",
     "ablation_prediction": "flags' effects on real vLLM on CPU, and as foretold (six minutes)",
     "vllm_bench_side_by_side": "our client and `vllm bench serve` on one real vLLM",
+    "presets": "what each goal of the presets does on the embedded engine",
     "launch_stops": "engines launched and stopped, some launchers killed: what is left behind",
     "compare_calibration": "false alarms, power and coverage of the verdict; time for ten million gaps",
     "compare_on_engine": "the same on the embedded engine's own queue, a thousand pairs a load; ten million gaps",

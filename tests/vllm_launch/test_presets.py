@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from benchmarks.presets import RATES, full_tokens_per_s, gap_p99_s, mixed, settings, short_ttft_p95_s
 from tailgate.exits import BadInput
 from tests.support.require import need
 from tests.vllm_launch.commands import launch
 from vllm_launch import cpu_vllm, real_parser
 from vllm_launch.config import GOALS, LaunchConfig, load_config, names
 from vllm_launch.devices import DEVICES
-from vllm_launch.engines import simulated_flags
 from vllm_launch.flags import versions
-from vllm_launch.simulated.settings import EngineSettings
-from vllm_launch.simulated.virtual import Ask, Outcome, closed_loop, open_loop
+from vllm_launch.simulated.virtual import open_loop
 
 BASES = [name for name in names() if name.endswith("-baseline") and "tiny" not in name]
 # GB of weights, from the files that each repository lists; kB of KV cache a token (16 bits); tokens the model knows.
@@ -28,7 +25,6 @@ MODELS = {
     "Qwen/Qwen3-32B": (65.5, 262, 40960),
     "Qwen/Qwen3-30B-A3B": (61.1, 98, 40960),
 }
-SIMULATED = ["h100-llama-8b", "h200-llama-8b", "a100-llama-8b", "h100-qwen3-32b"]
 
 
 def test_every_device_and_model_has_its_baseline() -> None:
@@ -91,40 +87,15 @@ def test_the_embedded_engine_refuses_what_it_has_no_table_for() -> None:
         assert f"the embedded engine has no measured step times for the {what}" in ended.err
 
 
-def settings(name: str) -> EngineSettings:
-    config: LaunchConfig = load_config(name)
-    return EngineSettings.from_flags(config.model, config.device, simulated_flags(config))[0]
-
-
-def mixed(rate: float) -> list[Ask]:
-    """Chats with a long document among eight, Poisson."""
-    draw, now, asks = random.Random(1), 0.0, []
-    for _ in range(600):
-        now += draw.expovariate(rate)
-        prompt = draw.randint(4000, 8000) if draw.random() < 0.12 else draw.randint(100, 600)
-        asks.append(Ask(prompt, draw.randint(30, 250), now))
-    return asks
-
-
-def short_ttft_p95(outcome: Outcome) -> float:
-    return float(np.quantile([s.ttft_s for s in outcome.served if s.ask.prompt_tokens < 1000], 0.95))
-
-
-def gap_p99(outcome: Outcome) -> float:
-    return float(np.quantile(np.concatenate([np.diff(served.token_s or []) for served in outcome.served]), 0.99))
-
-
-@pytest.mark.parametrize("base", SIMULATED)
+@pytest.mark.parametrize("base", RATES)
 def test_goals_reach_what_they_are_named_for_on_the_embedded_engine(base: str) -> None:
-    rate = {"h100-qwen3-32b": 8.0, "a100-llama-8b": 7.0}.get(base, 16.0)
-    load = {goal: open_loop(settings(f"{base}-{goal}"), mixed(rate), keep_tokens=True) for goal in ("baseline", *GOALS)}
-    assert gap_p99(load["low-itl"]) < gap_p99(load["baseline"]) / 2
-    assert short_ttft_p95(load["low-ttft"]) < short_ttft_p95(load["baseline"]) / 1.5
-    full = {
-        goal: closed_loop(settings(f"{base}-{goal}"), 400, 2, lambda _: Ask(300, 128)).virtual_s
-        for goal in ("baseline", "high-throughput")
+    load = {
+        goal: open_loop(settings(f"{base}-{goal}"), mixed(RATES[base], 600), keep_tokens=True).served
+        for goal in ("baseline", *GOALS)
     }
-    assert full["high-throughput"] < full["baseline"]
+    assert gap_p99_s(load["low-itl"]) < gap_p99_s(load["baseline"]) / 2
+    assert short_ttft_p95_s(load["low-ttft"]) < short_ttft_p95_s(load["baseline"]) / 1.5
+    assert full_tokens_per_s(f"{base}-high-throughput") > full_tokens_per_s(f"{base}-baseline")
 
 
 @pytest.mark.vllm
