@@ -21,6 +21,7 @@ PARTS = {
     "suite_load": "the whole suite under Locust, against the truth",
     "highest_rate": "the most events a second that one core carries within 1 %, by the clock",
     "validity": "whether runs beyond that say so, and runs below never do",
+    "peers": "the field's load generators against the truth (those installed; see benchmarks/peers.py)",
     "client_many": "thousands of slow streams in one process",
     "arrivals": "Poisson arrivals as they are really sent, on one worker and on four",
     "arrivals_traces": "the Azure and Mooncake traces at ten times their pace",
