@@ -19,6 +19,11 @@ _VLLM = _ROOT / ".venv-vllm"
 _MODEL = "truth"
 _PROMPT_TOKENS = 16
 _LEVELS = ("p50", "p95", "p99")
+# The CPU build has no `vllm bench serve`: its distribution is not called vllm, which the command looks for.
+_VLLM_BENCH = (
+    "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
+    "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
+)
 
 Quantiles = dict[tuple[str, str], float]
 """By (TTFT or ITL, quantile), ms."""
@@ -90,7 +95,7 @@ def _aiperf(job: Job) -> list[str]:
     return [
         *(str(_ENVIRONMENTS / "aiperf/bin/aiperf"), "profile", "--model-names", _MODEL, "--url", job.url),
         *("--endpoint-type", "chat", "--streaming", "--concurrency", str(job.streams), "--ui", "none"),
-        *("--benchmark-duration", f"{job.seconds:.0f}", "--tokenizer", str(job.tokenizer)),
+        *("--benchmark-duration", f"{job.seconds:.0f}", "--tokenizer", "builtin"),
         *("--isl", str(_PROMPT_TOKENS), "--osl", str(TOKENS), "--use-server-token-count"),
         *("--output-artifact-dir", str(job.folder)),
     ]
@@ -148,9 +153,14 @@ def _inference_perf(job: Job) -> list[str]:
         "server": {"type": "vllm", "model_name": _MODEL, "base_url": job.url, "ignore_eos": True},
         "tokenizer": {"pretrained_model_name_or_path": str(job.tokenizer)},
         "data": {
-            "type": "random",
-            "input_distribution": dict.fromkeys(("min", "max", "mean"), _PROMPT_TOKENS) | {"std_dev": 0},
-            "output_distribution": dict.fromkeys(("min", "max", "mean"), TOKENS) | {"std_dev": 0},
+            "type": "shared_prefix",
+            "shared_prefix": {
+                "num_groups": 1,
+                "num_prompts_per_group": job.requests,
+                "system_prompt_len": 1,
+                "question_len": _PROMPT_TOKENS,
+                "output_len": TOKENS,
+            },
         },
         "load": {
             "type": "concurrent",
@@ -178,7 +188,7 @@ def _read_inference_perf(job: Job) -> Quantiles:
 
 def _vllm_bench(job: Job) -> list[str]:
     return [
-        *(str(_VLLM / "bin/python"), "-m", "vllm.entrypoints.cli.main", "bench", "serve"),
+        *(str(_VLLM / "bin/python"), "-c", _VLLM_BENCH),
         *("--backend", "openai-chat", "--base-url", job.url, "--endpoint", "/v1/chat/completions"),
         *("--model", _MODEL, "--tokenizer", str(job.tokenizer), "--dataset-name", "random"),
         *("--random-input-len", str(_PROMPT_TOKENS), "--random-output-len", str(TOKENS), "--ignore-eos"),
@@ -228,5 +238,12 @@ PEERS = (
         _ENVIRONMENTS / "guidellm",
         calls_itl_a_mean=True,
     ),
-    Peer("AIPerf", "aiperf==0.13.0", _aiperf, _read_aiperf, _ENVIRONMENTS / "aiperf", calls_itl_a_mean=True),
+    Peer(
+        "AIPerf",
+        "aiperf==0.13.0",
+        _aiperf,
+        _read_aiperf,
+        _ENVIRONMENTS / "aiperf",
+        calls_itl_a_mean=True,
+    ),
 )
