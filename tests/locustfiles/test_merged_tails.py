@@ -13,8 +13,8 @@ from tests.support.openai_server import Running
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_merged_p99_is_that_of_all_records(workers: int, server: Running, small: Path, tmp_path: Path) -> None:
-    rate = ("--arrival", "constant", "--request-rate", 60, "-u", workers, "--seed", 3, "--warmup", 0)
-    ended = run_distributed(server.url, tmp_path / "run", workers, "--workload", small, *rate, "-t", "4s")
+    load = ("--workload", small, "-u", 16, "-r", 16, "--num-requests", 240, "--seed", 3, "--warmup", 0)
+    ended = run_distributed(server.url, tmp_path / "run", workers, *load)
     rows = {(row["Type"], row["Name"]): row for row in ended.csv_rows()}
     assert len({record.worker for record in ended.records}) == workers
     for name in ("short", "long"):
