@@ -31,6 +31,37 @@ classes:
   short: {input-tokens: 40, output-tokens: 24}
   long: {input-tokens: 300, output-tokens: 60}
 """
+KINDS = """\
+name: kinds
+classes:
+  talk:
+    input-tokens: 120
+    output-tokens: 12
+    turns: {count: 3, input-tokens: 20, think-time: 0.1}
+  responses:
+    endpoint: responses
+    input-tokens: 120
+    output-tokens: 12
+    turns: {count: 2, input-tokens: 20}
+  tools:
+    input-tokens: 500
+    output-tokens: 12
+    turns: {count: 2, input-tokens: 20, role: tool}
+    tools: [{type: function, function: {name: search, parameters: {type: object, properties: {n: {type: integer}}}}}]
+    tool-choice: none
+  json:
+    input-tokens: 120
+    output-tokens: 60
+    response-format:
+      type: json_schema
+      json_schema:
+        name: answer
+        schema:
+          type: object
+          required: [a]
+          additionalProperties: false
+          properties: {a: {type: string, enum: ["yes", "no"]}}
+"""
 ENDLESS = "name: endless\nclasses:\n  endless: {input-tokens: 40, output-tokens: 3500}\n"
 
 # Popular posts name these; the list is the project's record of what the real parser rejects.
@@ -151,6 +182,27 @@ def test_what_was_measured_agrees_with_the_engines_own_counts(engine: RunningEng
     ours = sum(record.end_ns - record.sent_ns for record in records) / len(records) / 1e9
     assert ours >= engines_mean
     assert ours < engines_mean * 1.5 + 0.05
+
+
+def test_conversations_tools_and_structured_output_are_what_vllm_takes(engine: RunningEngine, tmp_path: Path) -> None:
+    workload = tmp_path / "kinds.yaml"
+    workload.write_text(KINDS)
+    options = ("--workload", workload, "-u", 3, "-r", 3, "--num-requests", 12, "--seed", 4, "--save-outputs")
+    ended = locust_runs.run(engine.url, tmp_path / "run", *options, timeout_s=120)
+    records = ended.records
+    assert [(r.request_class, r.error, r.error_message) for r in records if r.outcome != "ok"] == []
+    assert {record.request_class for record in records} == {"talk", "responses", "tools", "json"}
+    firsts = [record for record in records if not record.turn]
+    assert all(record.prompt_tokens == record.planned_prompt_tokens for record in firsts), "tools counted too"
+    for first in firsts:
+        turns = sorted((r for r in records if r.index == first.index), key=lambda record: record.turn)
+        assert [record.turn for record in turns] == list(range(first.turns))
+        lengths = [record.prompt_tokens or 0 for record in turns]
+        assert lengths == sorted(lengths)
+    outputs = [json.loads(line) for line in (ended.directory / "outputs" / "worker-0.jsonl").read_text().splitlines()]
+    answers = {(line["index"], line["turn"]): line["text"] for line in outputs}
+    for record in (record for record in records if record.request_class == "json" and record.finish_reason == "stop"):
+        assert json.loads(answers[record.index, record.turn]) in ({"a": "yes"}, {"a": "no"})
 
 
 def test_an_engine_that_is_told_to_end_fails_its_streams_and_leaves_nothing(
