@@ -29,7 +29,7 @@ _MOST_CLASSES = 16
 _SCHEMA = re.compile(r"tailgate\.baseline/(\d{1,4})")
 _KEPT = (
     "started_utc", "suite_version", "label", "workload", "model", "seed", "seed_drawn", "arrival", "users", "slo",
-    "clock", "engine", "simulated", "launch", "bodies_sha256", "command", "imported_from",
+    "clock", "engine", "simulated", "launch", "bodies_sha256", "salt", "command", "imported_from",
 )  # fmt: skip
 _SUMMARY = ("valid", "quality", "window", "requests", "throughput", "tokens", "metrics")
 

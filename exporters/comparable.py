@@ -120,7 +120,7 @@ _MUST_AGREE: dict[str, Callable[[Facts], Any]] = {
 
 _NO_TRAFFIC = frozenset({"gate", "slo", "description"})
 """Keys of a workload that say how it is judged, not what is sent."""
-_UNKNOWN_TO_IMPORTS = frozenset({"workload", "clock"})
+_UNKNOWN_TO_IMPORTS = frozenset({"workload", "clock", "engine kind"})
 _LENGTHS_ALIKE = 0.05
 
 

@@ -131,7 +131,7 @@ def _reached(bound: Objective | Floor, run: Comparable) -> float | str:
     if not count:
         return "was not measured"
     if level is not None and not enough(count, level):
-        return f"too few: {count} observations, at least {round(10 / (1 - level))} are needed"
+        return f"{count} observations, at least {round(10 / (1 - level))} are needed"
     value = found.get(bound.statistic)
     if value is None and level is not None and isinstance(run, Run):
         value = np.quantile(run.columns.values(metric, run.columns.in_window), level)
