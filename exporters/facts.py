@@ -35,6 +35,11 @@ class Window:
         """Its length, never zero, so that it can be divided by."""
         return max((self.end_ns - self.start_ns) * 1e-9, 1e-9)
 
+    @property
+    def empty(self) -> bool:
+        """Whether the run ended before its warm-up did."""
+        return self.end_ns <= self.start_ns
+
 
 @dataclass(frozen=True)
 class Facts:

@@ -87,6 +87,7 @@ class Measured:
     """The host whose cores are all busy, if one is."""
     unreadable: tuple[int, ...] = ()
     """Numbers of the lines of requests.jsonl that cannot be read."""
+    empty_window: bool = False
 
     @property
     def late_reader(self) -> bool:
@@ -255,6 +256,8 @@ RULES: tuple[Rule, ...] = (
 def reasons(measured: Measured) -> list[str]:
     """Why the run is not valid, each with its mend; empty where it is."""
     broken = [reason for rule in RULES if (reason := rule.broken_by(measured))]
+    if measured.empty_window:
+        broken.insert(0, "the run ended within its warm-up, so nothing was measured; run longer, or shorten --warmup")
     if measured.broken_off:
         broken.append(
             "the run was broken off: what was in flight then is missing, the slowest requests first; run it again"
@@ -293,6 +296,7 @@ def measure(
     asked = _total(h.in_flight_asked for h in health.values())
     missing = _missing(columns, facts, window, health)
     return Measured(
+        empty_window=window.empty,
         clock=facts.clock or next(iter(sorted(columns.clocks)), "user"),
         workers=max(len(health), len(columns.workers), 1),
         open_loop=facts.open_loop,

@@ -58,7 +58,7 @@ def summarise(
             "worker_cpu_max": measured.worker_cpu_max,
             "reasons": broken,
         },
-        "window": {"start_utc": utc(window.start_ns), "seconds": window.seconds},
+        "window": {"start_utc": utc(window.start_ns), "seconds": 0.0 if window.empty else window.seconds},
         **whole,
         "engine": engine_own(engine, window, whole["metrics"], _quickest_connection(columns)),
         "classes": {

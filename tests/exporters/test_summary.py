@@ -289,6 +289,15 @@ def test_more_cache_hits_than_designed_make_a_run_invalid(hits: int, designed: f
     assert any("prefix cache served" in reason for reason in quality["reasons"]) is said
 
 
+def test_a_run_that_ended_within_its_warm_up_says_so() -> None:
+    about = meta(20.0)
+    about["window"]["end_ns"] = about["window"]["start_ns"]
+    found = summarise([record(0, in_window=False)], about)
+    assert found["window"]["seconds"] == 0
+    assert not found["valid"]
+    assert "within its warm-up" in found["quality"]["reasons"][0]
+
+
 def test_requests_cut_off_and_too_few_are_invalid() -> None:
     cut = [record(i, at_s=i / 10, outcome="cancelled" if i < 10 else "ok") for i in range(200)]
     assert "5.0% of the requests were cut off" in _reasons(records=cut)
