@@ -105,7 +105,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    config = load_config(args.config, version=args.vllm)
+    config = _launchable(args)
     effect.effective(config)
     idle = effect.without_effect(config)
     by = f"the recorded flags of vLLM {config.version}"
@@ -128,8 +128,17 @@ def _check(args: argparse.Namespace) -> int:
     return Exit.GOOD
 
 
-def _show(args: argparse.Namespace) -> int:
+def _launchable(args: argparse.Namespace) -> LaunchConfig:
     config = load_config(args.config, version=args.vllm)
+    if config.attached_only:
+        raise BadInput(
+            f"{config.name}: a server that runs already is not launched", "see: python -m vllm_launch attach"
+        )
+    return config
+
+
+def _show(args: argparse.Namespace) -> int:
+    config = _launchable(args)
     asked = command(config, args.engine, host="127.0.0.1", port=8000)
     env = {name: config.public_env().get(name, value) for name, value in asked.env.items()}
     changes = _changes(effect.from_defaults(config))

@@ -41,6 +41,11 @@ class DockerFile(BaseModel):
     shm_size: str = Field("16g", pattern=r"^\d+[kmg]?$")
     mounts: list[str] = Field([], description="more volumes, as docker's -v takes them")
 
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _number_as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
 
 class ConfigFile(BaseModel):
     """The file as written. Every key is optional where `extends` supplies it."""

@@ -6,6 +6,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.support.openai_server import serve
 from tests.vllm_launch.commands import end, eventually, launch, start
 from vllm_launch.launch import free_port
@@ -55,6 +57,13 @@ def test_attach_tells_what_a_server_says_and_watches_it(tmp_path: Path) -> None:
     finally:
         engine.send_signal(signal.SIGTERM)
         end(engine)
+
+
+@pytest.mark.parametrize("command", ["check", "show", "serve"])
+def test_what_is_not_launched_cannot_be_checked_shown_or_served(command: str) -> None:
+    ended = launch(command, "http://127.0.0.1:1")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "127.0.0.1-1: a server that runs already is not launched" in ended.err
 
 
 def test_attach_to_a_server_without_metrics_and_to_none() -> None:
