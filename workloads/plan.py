@@ -26,6 +26,7 @@ from workloads.sources.trace import CHARACTERS_PER_TOKEN, Trace, TraceFile, meas
 from workloads.spec import RequestClass, Workload
 from workloads.tokens import Calibration, Shape, TokenCounter, calibrate
 
+_MOST_HASHED = 64 * 2**20
 _LEAST = 1e-9  # the share of requests that a note about the rarest lengths may leave out
 
 
@@ -141,10 +142,16 @@ class Plan:
         return design.think_s, planned
 
     def bodies_sha256(self, n: int = 1000) -> str:
-        """A hash over the first `n` bodies (all, if there are fewer): equal where two runs send the same."""
-        total = hashlib.sha256()
+        """A hash over the first `n` bodies (all, if there are fewer): equal where two runs send the same.
+
+        Fewer too where they are long: it ends with the body that makes 64 MiB full.
+        """
+        total, size = hashlib.sha256(), 0
         for index in range(n if self.length is None else min(n, self.length)):
+            if size >= _MOST_HASHED:
+                break
             body = self.request(index).body
+            size += len(body)
             total.update(len(body).to_bytes(8, "little"))
             total.update(body)
         return total.hexdigest()
