@@ -7,7 +7,8 @@ Knows nothing of Locust or HTTP and imports nothing of this suite but `tailgate`
 from workloads.arrivals import ArrivalSpec
 from workloads.bodies import Answer
 from workloads.library import load_workload, preset_names
-from workloads.plan import Plan, PlannedRequest, calibrate_for, make_plan, open_replayed
+from workloads.plan import Plan, PlannedRequest, make_plan
+from workloads.sources.choice import calibrate_for, open_replayed
 from workloads.spec import Workload
 from workloads.tokens import Calibration, TokenCounter
 

@@ -11,7 +11,7 @@ from typing import Any
 from tailgate.command_line import Parser
 from tailgate.exits import Exit, run_command
 from workloads.library import load_workload, preset_names
-from workloads.plan import Plan, make_plan, open_replayed
+from workloads.plan import Plan, make_plan
 from workloads.show import (
     describe,
     describe_arrivals,
@@ -21,6 +21,7 @@ from workloads.show import (
     render_request,
     render_trace,
 )
+from workloads.sources.choice import open_replayed
 from workloads.spec import Workload
 from workloads.tokenizer_file import TokenizerFile
 
