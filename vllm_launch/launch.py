@@ -135,9 +135,15 @@ def _running(
     say: Say,
 ) -> RunningEngine:
     warm = warm and engine != "simulated"
-    warmed = warm_up(url, model, say=say) if warm else None
+    try:
+        warmed = warm_up(url, model, say=say) if warm else None
+    except engine_api.EngineUnreachable as error:
+        problem = f"the engine failed while it was warmed up ({error})"
+        if child is None:
+            raise LaunchFailed(problem, "look in its log", []) from None
+        raise _failed(child, problem) from None
     path = engine_api.reset_prefix_cache(url) if warm else None
-    fresh = "fresh" if child else "not emptied: the server has no way to do it"
+    untouched = "not emptied: the server has no way to do it" if warm else "as it was"
     return RunningEngine(
         url,
         model,
@@ -146,7 +152,7 @@ def _running(
         engine_api.version(url),
         engine_config.read(url, child.log if child else None, config, engine),
         warmed,
-        f"emptied by {path}" if path else fresh,
+        f"emptied by {path}" if path else "fresh" if child else untouched,
     )
 
 

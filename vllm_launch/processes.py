@@ -89,6 +89,9 @@ class Child:
                 env={**inherited, "PYTHONUNBUFFERED": "1", **(env or {})},
                 start_new_session=True,
             )
+        except OSError:
+            self._after.do()
+            raise
         finally:
             if output is not None:
                 output.close()

@@ -54,6 +54,23 @@ def test_a_running_server_is_used_and_left_running(tmp_path: Path) -> None:
         assert healthy(server.url)
 
 
+def test_an_engine_that_fails_while_it_is_warmed_up_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(url: str, model: str, prompt: str, tokens: int) -> None:
+        raise engine_api.EngineUnreachable("/v1/completions: HTTP 500: out of memory")
+
+    with serve() as server:
+        monkeypatch.setattr(engine_api, "stream", lambda *_: None)
+        with launch(load_config(server.url), "attach", log=None, warm=False) as engine:
+            assert engine.prefix_cache == "as it was"
+        monkeypatch.setattr(engine_api, "first_token", lambda *_: None)
+        monkeypatch.setattr(engine_api, "stream", dies)
+        with (
+            pytest.raises(LaunchFailed, match=r"failed while it was warmed up \(/v1/completions: HTTP 500: out of mem"),
+            launch(load_config(server.url), "attach", log=None),
+        ):
+            pass
+
+
 def test_a_server_that_is_not_there_is_one_line() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with (
