@@ -194,12 +194,15 @@ class WireClock(Clock):
         segment = np.where(missing, 0, segment)
         if seen.lost is not None:
             missing |= seen.lost[segment]
-        # No byte arrived after the stamp of the read that took it: what the ring shows then is a repeated segment,
-        # the first having found the ring full.
-        missing |= seen.times_ns[segment] > fallback + _CLOCKS_DIFFER_NS
+        if not seen.overtaken:
+            # No byte arrived after the stamp of the read that took it: what the ring shows then is a repeated segment,
+            # the first having found the ring full. (Where segments overtook each other such a stamp is that of the one
+            # that came first, and says nothing of the bytes that it had to wait for.)
+            missing |= seen.times_ns[segment] > fallback + _CLOCKS_DIFFER_NS
         late = int(np.count_nonzero(missing[:-1]))
         self._late += late
-        return np.where(missing, fallback, seen.times_ns[segment]), late
+        # Nothing arrives before what precedes it, though one time may be the ring's and the next its read's.
+        return np.maximum.accumulate(np.where(missing, fallback, seen.times_ns[segment])), late
 
     def health(self) -> ClockHealth:
         return ClockHealth(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from locustfiles.client.segments import in_order, unwrap
+from locustfiles.client.wire import WireClock
 
 
 def _arrivals(segments: list[tuple[int, int, int]], base: int = 0):  # type: ignore[no-untyped-def]
@@ -96,3 +101,17 @@ def test_any_order_and_repetition_gives_the_time_at_which_all_before_had_come(
         assert seen.times_ns[np.searchsorted(seen.ends, end)] == needed
     assert (np.diff(seen.ends) > 0).all()
     assert (np.diff(seen.times_ns) >= 0).all()
+
+
+def test_where_the_ring_lacks_an_end_what_a_loss_held_back_keeps_its_time() -> None:
+    """The read that took both has the stamp of the segment that came too early, as Linux has it."""
+    ms = 1_000_000
+    seen = _arrivals([(0, 10, 100 * ms), (20, 30, 110 * ms), (10, 20, 300 * ms)])
+    assert seen.overtaken == 1
+    clock = WireClock.__new__(WireClock)
+    clock._late = 0
+    reads = array("q", [10, 100 * ms, 30, 110 * ms, 40, 310 * ms])
+    connection: Any = SimpleNamespace(reads=reads, trace=SimpleNamespace(anchored=True))
+    offsets = np.array([10, 20, 30, 40])
+    times, _ = clock._patched(connection, offsets, seen, np.searchsorted(seen.ends, offsets))
+    assert (times // ms).tolist() == [100, 300, 300, 310]

@@ -244,6 +244,7 @@ def test_delay_and_loss_show_as_the_network_has_them(played: Play) -> None:
     assert near.master.meta["sent"]["bodies_sum"] == one.master.meta["sent"]["bodies_sum"]
     medians = [run.master.summary["metrics"]["ttft_s"]["p50"] for run in (near, one)]
     assert DELAY_S * 0.9 < medians[1] - medians[0] < DELAY_S * 1.6
+    assert min(min(record.gaps_ns) for record in one.master.records) >= 0
     # A packet lost holds back all that came after it: the longest gap is a retransmission's, not a decoding step's.
     assert one.master.summary["metrics"]["itl_s"]["max"] > 2 * near.master.summary["metrics"]["itl_s"]["p99"]
 
