@@ -79,7 +79,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("--no-report", "leave out report.html (python -m exporters report makes it later)", switch=True),
     Option(
         "--gate",
-        "thresholds that decide, such as ttft_p99<1s,throughput_drop<20% (default: the workload's, else the usual "
+        "thresholds that decide, such as ttft_p99<1s,throughput>900 (default: the workload's, else the usual "
         "metrics against --baseline); one that is broken makes exit code 3",
         "TERMS",
     ),

@@ -161,6 +161,12 @@ def test_a_report_that_comes_late_or_twice_changes_nothing() -> None:
     assert fleet.lost == {"worker-0": "2 of its reports never arrived"}
 
 
+def test_the_options_are_printed_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    options_command.main()
+    said = capsys.readouterr().out
+    assert [option.flag for option in OPTIONS if option.flag not in said] == []
+
+
 def test_every_option_may_be_empty_as_the_web_form_sends_it() -> None:
     empty = dict.fromkeys(chosen(SimpleNamespace()), "")
     assert read_settings(empty).workload.name == "chat-short"
