@@ -18,11 +18,13 @@ from locust.stats import RequestStats
 
 from exporters.quality import WorkerHealth
 from exporters.record import RequestRecord, decode_records, encode_record
+from locustfiles import __main__ as options_command
 from locustfiles.discovery import Api, discover, server_url
 from locustfiles.engine_page import read_page
 from locustfiles.feed import NOBODY, Share, digest_of
 from locustfiles.fleet import REPORT_KEY, Distributed
 from locustfiles.messages import Assignment, Introduction, Report, pack
+from locustfiles.options import OPTIONS
 from locustfiles.record_share import thin
 from locustfiles.run_facts import redacted
 from locustfiles.settings import ApiKey, chosen, read_settings
