@@ -31,7 +31,7 @@ def main() -> None:
 def _print(table: Published, role: str) -> None:
     checked = replay(table, published_settings())
     print(f"\n{table.prompt_tokens} in / {table.output_tokens} out, 10 requests a user ({role})")
-    print("users   TPOT silicon  simulated    off   TTFT silicon  simulated    off   x real time")
+    print("users   TPOT silicon  simulated    off   TTFT silicon  simulated    off  x real time of a core")
     for row in checked:
         point = row.published
         print(

@@ -127,6 +127,8 @@ class Scheduler:
                 self._grow(step, due)
             return budget - (len(self._decoding) - len(step.starved))
         needs = {s for s in due or () if s.phase is Phase.DECODE and s._block_step == self.step_number}
+        if self._room_for_all(budget, needs):
+            return self._advance_all(step, needs, budget)
         taken = 0
         order = list(self.running)
         for i, sequence in enumerate(order):
@@ -151,6 +153,27 @@ class Scheduler:
                 self._register(sequence, sequence.computed + tokens)
                 taken += tokens
         return budget - (len(self._decoding) - len(step.starved)) - sum(step.prefills.values())
+
+    def _room_for_all(self, budget: int, needs: set[Generation]) -> bool:
+        """Whether every running sequence gets all that it wants: then only those that want more than a token matter."""
+        left, blocks = budget - len(self._decoding), len(needs)
+        for sequence in self._prefilling:
+            tokens = self._chunk(sequence, sequence.known_tokens - sequence.computed)
+            left -= tokens
+            blocks += max(0, self.cache.blocks_for(sequence.computed + tokens) - len(sequence.blocks))
+        return left >= 0 and self.cache.free >= blocks
+
+    def _advance_all(self, step: Step, needs: set[Generation], budget: int) -> int:
+        """A step in which nobody goes short; blocks are handed out in the order of admission all the same."""
+        for sequence in sorted((*needs, *self._prefilling), key=_by_admission):
+            if sequence.phase is Phase.DECODE:
+                self._allocate(step, sequence, 1)
+                continue
+            tokens = self._chunk(sequence, sequence.known_tokens - sequence.computed)
+            self._allocate(step, sequence, self.cache.blocks_for(sequence.computed + tokens) - len(sequence.blocks))
+            step.prefills[sequence] = tokens
+            self._register(sequence, sequence.computed + tokens)
+        return budget - len(self._decoding) - sum(step.prefills.values())
 
     def _grow(self, step: Step, due: list[Generation]) -> None:
         """A block each for the decoding sequences whose next token opens one; the others need nothing this step."""
