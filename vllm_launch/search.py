@@ -60,7 +60,7 @@ class _Searcher:
             chosen = ranked[: search.file.measure]
             if search.arms[0] not in chosen:
                 chosen.append(search.arms[0])
-        elif has_table(search.arms[0].config):
+        elif search.file.start_rate is None and has_table(search.arms[0].config):
             self.screen = Screen()
             limits[search.arms[0].name].predicted = self._predict(search.arms[0], self.screen, limits)
         for arm in chosen:
