@@ -145,7 +145,7 @@ def measure(
 
     with (
         launch(config, engine_kind, log=logs / f"{results.name}-engine.log", python=python, say=starting) as engine,
-        Scraper(engine.url, results / "engine.jsonl") as scraper,
+        Scraper(engine.url, results / "engine.jsonl", gpus=config.env.get("CUDA_VISIBLE_DEVICES")) as scraper,
     ):
         about = logs / f"{results.name}-launch.json"
         about.write_text(json.dumps(launch_facts(config, engine_kind, engine), indent=2) + "\n", encoding="utf-8")
