@@ -22,7 +22,8 @@ from tailgate.exits import BadInput
 EVENTS_PER_S = 5000.0
 FULL_SHARE, FULL_LAG_S = 0.95, 1.0
 _WATCH_S, _SETTLE_S = 8.0, 3.0
-_CROWDS, _QUICK_CROWDS = (10, 100, 200, 1000), (10, 200)
+_QUICK_CROWDS = ((10, False), (200, False), (200, True))
+_CROWDS = ((10, False), (100, False), (200, False), (1000, False), (10, True), (200, True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Load:
     """What a master did under so many workers, in mid-run."""
 
     workers: int
+    page: bool
     cpu_share: float
     memory_mb: float
     lag_p50_s: float
@@ -44,39 +46,44 @@ class Load:
 
 def main(quick: bool = False) -> None:
     print(f"One master on one core, its workers simulated, {EVENTS_PER_S:.0f} token events/s each (100 an answer).")
-    print("lag: from a worker's report to the master having dealt with it. taken: records written, of those sent.\n")
-    print(f"{'workers':>8}{'events/s':>11}{'CPU of a core':>15}{'memory MB':>11}", end="")
+    print(
+        "page: with /metrics and the web UI's numbers kept, as with --prometheus-port. lag: from a worker's report to"
+    )
+    print("the master having dealt with it. taken: records written, of those sent.\n")
+    print(f"{'workers':>8}{'page':>6}{'events/s':>11}{'CPU of a core':>15}{'memory MB':>11}", end="")
     print(f"{'lag p50 ms':>12}{'p99 ms':>9}{'bytes/worker/s':>16}{'taken':>8}")
     loads = []
-    for workers in _QUICK_CROWDS if quick else _CROWDS:
-        load = measure(workers)
+    for workers, page in _QUICK_CROWDS if quick else _CROWDS:
+        load = measure(workers, page)
         loads.append(load)
-        print(f"{workers:>8}{workers * EVENTS_PER_S:>11,.0f}{load.cpu_share:>15.1%}{load.memory_mb:>11.0f}", end="")
+        print(f"{workers:>8}{'yes' if page else 'no':>6}{workers * EVENTS_PER_S:>11,.0f}", end="")
+        print(f"{load.cpu_share:>15.1%}{load.memory_mb:>11.0f}", end="")
         print(f"{load.lag_p50_s * 1e3:>12.1f}{load.lag_p99_s * 1e3:>9.1f}{load.report_bytes:>16,}", end="")
         print(f"{load.events_taken_share:>8.1%}{'  FULL' if load.full else ''}", flush=True)
     able = [load for load in loads if not load.full]
-    if len(able) > 1:
-        counts, shares = [load.workers for load in able], [load.cpu_share for load in able]
-        slope, base = np.polyfit(counts, shares, 1)
-        most = (FULL_SHARE - base) / slope
-        print(
-            f"\nCPU: {base:.1%} + {slope * 100:.3f} % a worker (least squares); full at about {most:.0f} workers,",
-            end="",
-        )
-        print(f" that is {most * EVENTS_PER_S / 1e6:.1f} million events/s.")
-    largest = max(able, key=lambda load: load.workers)
+    for page in (False, True):
+        _say_limit([load for load in able if load.page is page], "with its page" if page else "without a page")
     print(
-        f"An event costs the master {event_cost_us(largest):.2f} us. Where one is full: fewer users, shorter answers,"
+        "Where one is full: fewer users or shorter answers, or a second fleet beside the first, whose run is the first"
     )
-    print("or a second fleet beside the first, whose run is the first one's repeat to `exporters compare`.")
+    print("one's repeat to `exporters compare`.")
 
 
-def event_cost_us(load: Load) -> float:
-    """CPU microseconds of the master a token event."""
-    return load.cpu_share / (load.workers * EVENTS_PER_S) * 1e6
+def _say_limit(able: list[Load], which: str) -> None:
+    """A line through the origin and these loads: the cost is the events'."""
+    if not able:
+        return
+    events = np.array([load.workers * EVENTS_PER_S for load in able])
+    cost_us = float((events @ np.array([load.cpu_share for load in able])) / (events @ events)) * 1e6
+    most = FULL_SHARE / cost_us * 1e6
+    print(
+        f"\n{which}: {cost_us:.2f} us of the master a token event (least squares through zero), so that it is full",
+        end="",
+    )
+    print(f" at about {most / 1e6:.1f} million events/s: {most / EVENTS_PER_S:.0f} such workers.")
 
 
-def measure(workers: int, report_s: float = 1.0) -> Load:
+def measure(workers: int, page: bool, report_s: float = 1.0) -> Load:
     """One master under `workers`, started, watched for some seconds in mid-run, and ended."""
     folder = Path(tempfile.mkdtemp(prefix="tailgate-capacity-"))
     port, engine_port = _free_port(), _free_port()
@@ -90,6 +97,7 @@ def measure(workers: int, report_s: float = 1.0) -> Load:
         command += ["-H", f"http://127.0.0.1:{engine_port}", "--master-bind-port", str(port), "-t", "1h"]
         command += ["-u", str(workers), "-r", str(workers), "--expect-workers", str(workers), "--warmup", "0"]
         command += ["--results", str(folder / "run")]
+        command += ["--prometheus-port", str(_free_port())] if page else []
         log = (folder / "log").open("w")
         master = pinned(command, cores()[0], stdout=log, stderr=log)
         _wait_for(port, master)
@@ -118,6 +126,7 @@ def measure(workers: int, report_s: float = 1.0) -> Load:
         written = (requests.stat().st_size - size) / len(line_bytes)
         return Load(
             workers=workers,
+            page=page,
             cpu_share=(sum(process.cpu_times()[:2]) - cpu) / took,
             memory_mb=process.memory_info().rss / 2**20,
             lag_p50_s=float(np.quantile(lags, 0.5)),

@@ -31,10 +31,12 @@ class MetricsPage:
         self._server: WSGIServer | None = None
         self._fresh: list[RequestRecord] = []
         self._counted_s = 0.0
+        self._shown = False
 
     def mount(self, web_ui: WebUI, base_path: str) -> None:
         """Adds the page to Locust's web server, which must not have started yet."""
         assert web_ui.app is not None, "made by its constructor"
+        self._shown = True
 
         def metrics() -> Response:
             if self._page is None:
@@ -46,6 +48,7 @@ class MetricsPage:
 
     def serve(self, port: int) -> None:
         """Serves the page on a port of its own, on all interfaces, until this process ends."""
+        self._shown = True
         self._server = WSGIServer(("", port), self._answer, log=None)
         self._server.start()
 
@@ -67,9 +70,9 @@ class MetricsPage:
             self._page.set_baseline(baseline)
 
     def observe(self, report: Report) -> None:
-        """What a worker reports."""
+        """What a worker reports; not counted where nobody can look, for it is most of what a report costs."""
         live = self.live
-        if live is None:
+        if live is None or not self._shown:
             return
         worker = live.workers.setdefault(report.worker, Worker(host=report.health.host or ""))
         worker.in_flight, worker.health = report.in_flight, report.health
@@ -92,7 +95,8 @@ class MetricsPage:
     def _count(self, live: LiveRun) -> None:
         fresh, self._fresh = self._fresh, []
         self._counted_s = time.monotonic()
-        live.observe(fresh)
+        if fresh:
+            live.observe(fresh)
 
     def _answer(self, environ: Mapping[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         if self._page is None:
