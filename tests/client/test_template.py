@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locustfiles.client import template
+from locustfiles.client import reading, template
 from locustfiles.client.reading import Asked, Reading, ResponseReading
 from locustfiles.client.template import EventTemplate
 from tests.client.test_fuzz import cuts, damage, damaged, split
@@ -21,14 +22,21 @@ CAPTURES = Path(__file__).parent / "captures"
 MANY = settings(max_examples=60, deadline=None)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def template_from_the_first_event_on() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reading, "_TASTE", 300)
+        yield
+
+
 def read(pieces: list[bytes], asked: Asked = Asked(), by_the_book: bool = False) -> Reading:  # noqa: B008
-    reading = ResponseReading(asked)
+    reader = ResponseReading(asked)
     if by_the_book:
-        reading._tally.plain = False
+        reader._tally.plain = False
     for piece in pieces:
-        reading.feed(piece)
-    reading.eof()
-    return reading.result()
+        reader.feed(piece)
+    reader.eof()
+    return reader.result()
 
 
 def event(
@@ -47,6 +55,33 @@ texts = st.one_of(
     st.sampled_from([" word", "a", "", '"', "\\", "\n", '},"', "\x7f", "é", "漢字", "\U0001f600", " x" * 300]),
     st.text(max_size=6),
 )
+# Bodies of a JSON string as they stand on the wire, good and bad.
+raw_texts = st.one_of(
+    st.sampled_from(
+        [
+            b'"',
+            b"\\",
+            b'x\\"',
+            b"\\n",
+            b"\\\\",
+            b"\\x",
+            b"\\u00e9",
+            b"\\ud800",
+            b"\n",
+            b"\r",
+            b"\t",
+            b"\x00",
+            b"\x7f",
+            b'"},"finish_reason":"stop"}],"x":"',
+            b'","content":"',
+            b"\xc3",
+            b"\xa9",
+            b"\xc3\xa9",
+            b"\ndata: ",
+        ]
+    ),
+    st.binary(max_size=4),
+)
 kinds = st.sampled_from(["content", "content", "content", "reasoning_content", "reasoning", "text", "refusal"])
 events = st.builds(
     lambda text, kind, usage, ascii_only, more: event(text, kind, usage, ascii_only, **more),
@@ -55,6 +90,9 @@ events = st.builds(
     st.one_of(st.none(), st.integers(0, 12), st.just(10**12)),
     st.booleans(),
     st.sampled_from([{}, {}, {}, {"finish_reason": "stop"}, {"index": 1}, {"token_ids": None}]),
+)
+raw_events = st.builds(
+    lambda raw, usage: event("#", usage=usage).replace(b"#", raw), raw_texts, st.one_of(st.none(), st.integers(0, 12))
 )
 odd_chunks = st.sampled_from(
     [b": ping\n\n", b"event: x\ndata: {}\n\n", b"data: {\n\n", b"\n", b"data:{}\n\n", DONE, b'data: {"error": "x"}\n\n']
@@ -65,6 +103,8 @@ runs = st.lists(
         st.builds(lambda n, kind: [event(f" w{i}", kind, i) for i in range(n)], st.integers(2, 12), kinds),
         st.builds(lambda n: [event(f" w{i % 3}") for i in range(n)], st.integers(2, 12)),
         odd_chunks.map(lambda one: [one]),
+        st.lists(raw_events, max_size=3).map(lambda odd: [event("a"), *odd, event("b")]),
+        st.lists(raw_events, max_size=3).map(lambda odd: [event("a", usage=1), *odd, event("b", usage=2)]),
     ),
     max_size=8,
 )
@@ -111,15 +151,35 @@ def test_what_vllm_sends_is_read_by_template(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(template.EventTemplate, "take", counting)
     head, _, body = (CAPTURES / f"{name}.txt").read_bytes().partition(b"\r\n\r\n")
     middle = [one + b"\n\n" for one in body.split(b"\n\n") if b'"finish_reason":null' in one]
-    reading = ResponseReading(Asked())
+    reader = ResponseReading(Asked())
     for one in [head + b"\r\n\r\n", *map(chunk, middle)]:
-        reading.feed(one)
+        reader.feed(one)
     assert taken >= len(middle) - 3
-    assert len(reading.token_ends) == sum(b'"content":""' not in one for one in middle)
+    assert len(reader.token_ends) == sum(b'"content":""' not in one for one in middle)
 
 
-def test_half_a_character_in_one_event_and_half_in_the_next_is_no_text() -> None:
-    whole = [chunk(event(f" w{i}")) for i in range(5)]
-    halves = [chunk(event("#").replace(b"#", half)) for half in (b"\xc3", b"\xa9")]
-    raw = STREAM + b"".join([*whole, *halves, chunk(DONE), LAST_CHUNK])
-    assert read([raw]).error == read([raw], by_the_book=True).error == "malformed"
+@pytest.mark.parametrize(
+    ("odd", "error"),
+    [
+        ((b"\xc3", b"\xa9"), "malformed"),
+        ((b'"',), "malformed"),
+        ((b"\\",), "malformed"),
+        ((b"\t",), "malformed"),
+        ((b"\\u00e9", b"\xc3\xa9", b"\\n"), None),
+    ],
+)
+def test_what_is_no_text_is_no_text_among_good_ones(odd: tuple[bytes, ...], error: str | None) -> None:
+    good = [chunk(event(f" w{i}")) for i in range(20)]
+    raw = STREAM + b"".join([*good, *(chunk(event("#").replace(b"#", one)) for one in odd), *good])
+    found = read([raw + chunk(DONE) + LAST_CHUNK])
+    assert found == read([raw + chunk(DONE) + LAST_CHUNK], by_the_book=True)
+    assert found.error == error
+
+
+def test_an_event_of_two_data_lines_is_no_template() -> None:
+    two = event("a").replace(b'"choices"', b'\ndata: "choices"')
+    assert read([STREAM + chunk(two) * 20]) == read([STREAM + chunk(two) * 20], by_the_book=True)
+    # Its data joined is not what stands on the wire.
+    joined = event("a").replace(b'"choices"', b'\n"choices"')
+    raw = STREAM + chunk(two) + chunk(joined) * 5
+    assert read([raw]) == read([raw], by_the_book=True)
