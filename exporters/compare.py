@@ -256,7 +256,8 @@ def _chosen(gate: Sequence[str] | Gate | None, facts: Facts) -> tuple[Gate, bool
         of_workload = gate_of(facts)
         usual = Gate(changes=tuple(Change(name, None, name) for name in DEFAULT_GATE))
         return (of_workload, True) if of_workload else (usual, False)
-    return gate if isinstance(gate, Gate) else parse_gate(",".join(gate), "gate"), True
+    # A list of names is an experiment's, whose repeats may be short: what they cannot tell stays untold.
+    return (gate, True) if isinstance(gate, Gate) else (parse_gate(",".join(gate), "gate"), False)
 
 
 def _matched(base: list[Measurement], candidate: list[Measurement]) -> bool:
