@@ -26,6 +26,9 @@ from tests.support.lab import DELAY_S, FleetRun, Lab, ended
 from tests.support.locust_runs import Ended
 from tests.support.require import need
 
+# Scenarios run side by side, and a test may wait for its own: a busy machine takes half a minute to start four Locusts.
+pytestmark = pytest.mark.timeout(600)
+
 TOKENS = 20
 WORKLOAD = f"name: lab\nclasses:\n  chat: {{input-tokens: 32, output-tokens: {TOKENS}}}\n"
 REQUESTS = 150
@@ -54,7 +57,7 @@ def _play(
 
 def _ends(run: FleetRun, master: subprocess.Popen[str], workers: list[subprocess.Popen[str]]) -> Played:
     end = ended(master, run.masters_copy)
-    return Played(run, end, [ended(worker, run.masters_copy, timeout_s=30) for worker in workers])
+    return Played(run, end, [ended(worker, run.masters_copy, timeout_s=90) for worker in workers])
 
 
 def plain(lab: Lab, workload: Path) -> Played:

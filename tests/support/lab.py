@@ -195,7 +195,7 @@ class FleetRun:
     def start_workers(self) -> list[subprocess.Popen[str]]:
         return [self.start_worker(number) for number in range(self.workers)]
 
-    def wait_for_records(self, least: int, timeout_s: float = 60) -> None:
+    def wait_for_records(self, least: int, timeout_s: float = 150) -> None:
         """Until the master has written that many."""
         deadline = time.monotonic() + timeout_s
         while self.count() < least:
@@ -222,7 +222,7 @@ class FleetRun:
                 shutil.copy(path, into / "journals" / f"journal-{host.namespace}-{path.name}")
 
 
-def ended(process: subprocess.Popen[str], directory: Path, timeout_s: float = 90) -> Ended:
+def ended(process: subprocess.Popen[str], directory: Path, timeout_s: float = 180) -> Ended:
     """Waits for a process, which must end by itself."""
     try:
         out, err = process.communicate(timeout=timeout_s)
