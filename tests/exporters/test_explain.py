@@ -12,8 +12,10 @@ from exporters.explain import explain, findings_text
 from exporters.explain import findings as findings_module
 from exporters.explain.figures import KNOWN, figures_of
 from exporters.explain.rules import load_rules
+from exporters.report import write_report
 from exporters.run import Run
 from tailgate.exits import BadInput
+from vllm_launch.__main__ import main
 from vllm_launch.flags import flag_list, versions
 
 # A run on which nothing stands out, and what each rule needs to be changed in it to speak.
@@ -196,3 +198,20 @@ def test_a_rule_that_cannot_be_is_refused_by_line(tmp_path: Path, text: str, sai
     with pytest.raises(BadInput, match=r"r\.yaml:5") as caught:
         load_rules(tmp_path / "r.yaml")
     assert said in str(caught.value)
+
+
+def test_command_and_report_tell_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = [{"running": 8, "waiting": 3, "kv_cache_usage": 0.2} for _ in range(8)]
+    run = made(tmp_path, engine)
+    assert main(["explain", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [finding["id"] for finding in told["findings"]] == [finding.id for finding in explain(run)]
+    write_report(tmp_path / "report.html", [run])
+    page = (tmp_path / "report.html").read_text()
+    assert "Why, and what to try next" in page
+    for finding in told["findings"]:
+        assert finding["says"] in page
+        for trial in finding["try"]:
+            assert f"<code>{trial['move']} {trial['flag']}" in page
+    assert main(["explain", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == findings_text(run, explain(run))
