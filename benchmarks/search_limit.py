@@ -51,7 +51,7 @@ CASES = (
 def main(quick: bool = False, searches: int = 8, seeds: int = 12) -> None:
     """Prints for each case the truth, and each search's answer, miss and number of runs."""
     if quick:
-        searches, seeds = 4, 6
+        searches, seeds = 3, 4
     print(f"SIMULATED, virtual time. {_MODEL} on {_DEVICE}; tolerance of the search {TOLERANCE:.0%}.")
     for case in CASES[:1] if quick else CASES:
         found = [_search(case, 1000 * number) for number in range(searches)]
