@@ -69,7 +69,7 @@ def written(folder: Path, text: str = EXPERIMENT) -> Path:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = written(tmp_path_factory.mktemp("experiment"))
     env = {"TAILGATE_TEST_MARK": "finished-experiment"}
-    ended = launch("experiment", "wait.yaml", "--results", "results", cwd=folder, env=env)
+    ended = launch("experiment", "wait.yaml", "--results", "results", cwd=folder, env=env, timeout_s=300)
     assert (folder / "results").is_dir(), ended
     return Finished(ended, next((folder / "results").iterdir()))
 
