@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 
 from benchmarks.bench import cores, pinned, python
+from locustfiles.fleet import REPORT_INTERVAL_S
 from tailgate.exits import BadInput
 
 EVENTS_PER_S = 5000.0
@@ -83,7 +84,7 @@ def _say_limit(able: list[Load], which: str) -> None:
     print(f" at about {most / 1e6:.1f} million events/s: {most / EVENTS_PER_S:.0f} such workers.")
 
 
-def measure(workers: int, page: bool, report_s: float = 1.0) -> Load:
+def measure(workers: int, page: bool) -> Load:
     """One master under `workers`, started, watched for some seconds in mid-run, and ended."""
     folder = Path(tempfile.mkdtemp(prefix="tailgate-capacity-"))
     port, engine_port = _free_port(), _free_port()
@@ -102,7 +103,7 @@ def measure(workers: int, page: bool, report_s: float = 1.0) -> Load:
         master = pinned(command, cores()[0], stdout=log, stderr=log)
         _wait_for(port, master)
         crowd = pinned(
-            python("benchmarks.simulated_workers", port, workers, EVENTS_PER_S, report_s),
+            python("benchmarks.simulated_workers", port, workers, EVENTS_PER_S, REPORT_INTERVAL_S),
             cores()[1],
             stdout=subprocess.PIPE,
         )
@@ -131,7 +132,7 @@ def measure(workers: int, page: bool, report_s: float = 1.0) -> Load:
             memory_mb=process.memory_info().rss / 2**20,
             lag_p50_s=float(np.quantile(lags, 0.5)),
             lag_p99_s=float(np.quantile(lags, 0.99)),
-            report_bytes=round(report_bytes / report_s),
+            report_bytes=round(report_bytes / REPORT_INTERVAL_S),
             events_taken_share=min(written * 100 / (workers * EVENTS_PER_S * took), 1.0),
         )
     finally:
