@@ -40,7 +40,7 @@ class Pacer:
     def __init__(self) -> None:
         self._hub = gevent.get_hub()
         self._order = itertools.count()
-        self._waiting: list[tuple[int, int, Waiter]] = []
+        self._waiting: list[tuple[int, int, int, Waiter]] = []
         self._gone: set[int] = set()
         self._armed_ns: int | None = None
         self._fd = _make_timer()
@@ -50,12 +50,15 @@ class Pacer:
             self._watcher = self._hub.loop.io(self._fd, _READ)
             self._watcher.start(self._ring)
 
-    def wait(self, due_ns: int) -> None:
-        """Blocks the calling greenlet until `due_ns` (epoch ns); returns at once where that is over."""
+    def wait(self, due_ns: int, rank: int = 0) -> None:
+        """Blocks the calling greenlet until `due_ns` (epoch ns); returns at once where that is over.
+
+        Of those due at the same time the lowest `rank` is woken first.
+        """
         if due_ns <= time.time_ns():
             return
         number, waiter = next(self._order), Waiter(self._hub)
-        heapq.heappush(self._waiting, (due_ns, number, waiter))
+        heapq.heappush(self._waiting, (due_ns, rank, number, waiter))
         self._arm()
         try:
             waiter.get()
@@ -96,7 +99,7 @@ class Pacer:
         self._armed_ns = None
         waiting = self._waiting
         while waiting:
-            due_ns, number, waiter = waiting[0]
+            due_ns, _, number, waiter = waiting[0]
             if number in self._gone:
                 self._gone.remove(number)
                 heapq.heappop(waiting)

@@ -288,7 +288,7 @@ class Sender:
             if left:
                 return
             if scheduled_ns is not None:
-                self._pacer.wait(scheduled_ns)
+                self._pacer.wait(scheduled_ns, planned.index)
             if not self._may_send:
                 self._wait_for_lease(planned.index)
             if self._stop_ns is not None and (scheduled_ns or 0) > self._stop_ns:

@@ -27,3 +27,17 @@ def test_greenlets_are_woken_in_order_and_never_early() -> None:
     assert [due_ns for due_ns, _ in woken] == sorted(dues, key=lambda due: max(due, start_ns))
     assert all(at_ns >= due_ns for due_ns, at_ns in woken)
     pacer.close()
+
+
+def test_of_those_due_together_the_lowest_rank_is_first() -> None:
+    pacer = Pacer()
+    woken: list[int] = []
+    due_ns = time.time_ns() + 20_000_000
+
+    def sleep(rank: int) -> None:
+        pacer.wait(due_ns, rank)
+        woken.append(rank)
+
+    gevent.joinall([gevent.spawn(sleep, rank) for rank in (3, 1, 2, 0)], timeout=5)
+    assert woken == [0, 1, 2, 3]
+    pacer.close()
