@@ -8,6 +8,7 @@ its metrics page, stand below: what both clients should see, plus the way to the
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -128,6 +129,9 @@ def main(quick: bool = False) -> None:
                 else:
                     sides.append(ours(engine.url, folder, requests, number, prompt_tokens))
     print(f"real vLLM on CPU, {requests} chats a run of {prompt_tokens} and {_OUTPUT} tokens, {_RATE:g} requests/s")
+    load = os.getloadavg()[0]
+    if load > (os.cpu_count() or 1) + 1:
+        print(f"THE MACHINE IS BUSY (load average {load:.1f}): these figures are of no use")
     print("ms".ljust(22) + "".join(f"{metric + ' ' + s:>11}" for metric, _ in _ROWS for s in _STATISTICS))
     for side in sides:
         cells = [f"{side.figures[name][s] * 1e3:>11.2f}" for _, name in _ROWS for s in _STATISTICS]
