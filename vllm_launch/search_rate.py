@@ -33,6 +33,8 @@ _MISSED = 1.5
 _LEAST_ERROR = 0.01
 _LARGEST_STEP = 4.0
 _FEWEST_NEAR = 4
+# A crossing further from its probes than this, as a log of rates, or known no better, is none.
+_FURTHEST = 2.0
 _DONE_SHARE = 0.9
 KEEPS_UP = "done>90%"
 # Ends of the bracket further apart than this many tolerances are brought together first.
@@ -319,5 +321,8 @@ def _crossing(near: Sequence[tuple[float, Judged]], middle: float) -> Crossing |
     # probes the first can be small by chance.
     variance = max(float((residual**2).sum()) / df, float(np.median(error)) ** 2)
     half = critical(1 - CONFIDENCE, df) * math.sqrt(variance * (1 / len(points) + (root - centre) ** 2 / spread))
+    # Nearly flat, the line crosses zero anywhere: that is no crossing that was found.
+    if abs(root) > _FURTHEST or half / slope > _FURTHEST:
+        return None
     rate = math.exp(middle + root)
     return Crossing(rate, rate * math.exp(-half / slope), rate * math.exp(half / slope))

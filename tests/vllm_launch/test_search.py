@@ -77,6 +77,15 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     assert np.mean(held) > 0.88
 
 
+def test_a_margin_that_hardly_depends_on_the_rate_has_no_crossing_and_no_overflow() -> None:
+    search = RateSearch(1.0, tolerance=0.03, most_runs=40)
+    margins = (-0.1, 0.1, -0.1001, 0.1001, 0.1, -0.0999)
+    for number, margin in enumerate(margins):
+        search.probes.append(Probe(10 * 1.001 ** (number % 3), {"x": Judged(margin, 0.05, None)}))
+    assert search.crossing is None or search.crossing.high < 1e6
+    assert noisy(10.0, 0.001, 0.3, 1).best >= 0
+
+
 def test_one_unlucky_probe_does_not_decide() -> None:
     unlucky = iter([False, False, True])
 
