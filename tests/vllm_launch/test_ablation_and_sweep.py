@@ -90,14 +90,14 @@ def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path: Path, mark: s
         found = list((tmp_path / "results").glob("*/2-*/requests.jsonl"))
         return found[0].parents[1] if found and found[0].stat().st_size else None
 
-    directory: Path = eventually(second_leg, "the second leg is sending", 60)
+    directory: Path = eventually(second_leg, "the second leg is sending", 200)
     process.kill()
     process.communicate()
     eventually(lambda: not marked(mark), "the guard ended what it had started", 20)
     first = (directory / "1-max-num-seqs-2-1" / "requests.jsonl").read_bytes()
     ended = launch("experiment", "s.yaml", "--dry-run", "--json", "--resume", directory, cwd=tmp_path)
     assert [leg["done"] for leg in ended.json["legs"]] == [True, False]
-    ended = end(start("experiment", "s.yaml", "--json", "--resume", directory, cwd=tmp_path), 90)
+    ended = end(start("experiment", "s.yaml", "--json", "--resume", directory, cwd=tmp_path), 200)
     assert ended.code in (0, 4), ended
     assert "(measured before)" in ended.err
     assert (directory / "1-max-num-seqs-2-1" / "requests.jsonl").read_bytes() == first, "it was not measured again"
