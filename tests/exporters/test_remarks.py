@@ -64,6 +64,8 @@ def test_engines_that_say_they_are_the_same_are_refused(tmp_path: Path) -> None:
     assert [reason for reason in found.refusals if "resolve to the same engine config (2 settings" in reason]
     assert found.exit_code == 4
     assert not compare([one], [same], force=True).refused
+    again = store(tmp_path / "again", queueing_records(2), launch=launched())
+    assert not compare([one], [again]).refused, "one launch on both sides is a check for drift"
     for name, other in {
         "flag": launched(effective={**told, "max-num-seqs": 128}),
         "address": launched(url="http://gateway"),
