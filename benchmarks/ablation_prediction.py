@@ -18,15 +18,15 @@ from exporters import wording
 from exporters.compare import MetricComparison, compare
 from exporters.run import Run
 from tailgate.exits import run_command
-from vllm_launch.ablation import ablate
-from vllm_launch.engines import simulated_flags
-from vllm_launch.experiment import run_experiment
-from vllm_launch.experiment_file import AblationFile, Experiment, load_experiment
-from vllm_launch.plan import require_runnable
-from vllm_launch.screening import stand_ins
+from vllm_launch.engine.commands import simulated_flags
+from vllm_launch.experiments.ablation import ablate
+from vllm_launch.experiments.file import AblationFile, Experiment, load_experiment
+from vllm_launch.experiments.plan import require_runnable
+from vllm_launch.experiments.run import run_experiment
+from vllm_launch.search.screening import stand_ins
+from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.simulated.fit_table import fit_table
 from vllm_launch.simulated.settings import EngineSettings
-from vllm_launch.virtual_run import VirtualLoad, virtual_run
 from workloads import load_workload
 
 EXPERIMENT = "ablation-vllm"

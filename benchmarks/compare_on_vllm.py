@@ -20,7 +20,7 @@ from tailgate.exits import BadInput, Exit, run_command
 from tailgate.thresholds import parse_gate
 from vllm_launch import cpu_vllm
 from vllm_launch.config import load_config
-from vllm_launch.launch import launch
+from vllm_launch.engine.launch import launch
 
 _ROOT = Path(__file__).resolve().parents[1]
 _WORKLOAD = """\

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from vllm_launch import cpu_vllm
-from vllm_launch.launch import free_port, require_free
+from vllm_launch.engine.launch import free_port, require_free
 
 _MARK = "TAILGATE_BENCHMARK_MARK"
 _PATIENCE_S = 30.0
@@ -33,8 +33,8 @@ _LAUNCHER = """
 import sys, time
 from pathlib import Path
 from vllm_launch.config import load_config
-from vllm_launch.launch import launch
-from vllm_launch.processes import tidy_on_signals
+from vllm_launch.engine.launch import launch
+from vllm_launch.engine.processes import tidy_on_signals
 config, engine, port, log = sys.argv[1:]
 with tidy_on_signals(), launch(load_config(config), engine, log=Path(log), port=int(port), warm=False) as running:
     print("serving", flush=True)

@@ -11,7 +11,7 @@ import random
 import numpy as np
 
 from vllm_launch.config import GOALS, load_config
-from vllm_launch.engines import simulated_flags
+from vllm_launch.engine.commands import simulated_flags
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.virtual import Ask, Served, closed_loop, open_loop
 

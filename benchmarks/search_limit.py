@@ -15,9 +15,9 @@ import numpy as np
 
 from exporters.student import critical
 from tailgate.objectives import parse_objectives
-from vllm_launch.search_rate import Probe, RateSearch, probe_of
+from vllm_launch.search.rate import Probe, RateSearch, probe_of
+from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.simulated.settings import EngineSettings
-from vllm_launch.virtual_run import VirtualLoad, virtual_run
 from workloads import load_workload
 
 TOLERANCE = 0.03

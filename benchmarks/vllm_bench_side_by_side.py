@@ -21,10 +21,11 @@ import numpy as np
 from exporters.formats import vllm_bench
 from exporters.run import Run
 from tailgate.exits import BadInput
-from vllm_launch import cpu_vllm, engine_api
+from vllm_launch import cpu_vllm
 from vllm_launch.config import load_config
-from vllm_launch.engine_metrics import read_sample
-from vllm_launch.launch import launch
+from vllm_launch.engine import api
+from vllm_launch.engine.launch import launch
+from vllm_launch.engine.metrics import read_sample
 
 _ROOT = Path(__file__).resolve().parent.parent
 _CONFIG = "cpu-tiny-baseline"
@@ -90,7 +91,7 @@ def ours(url: str, folder: Path, requests: int, seed: int, prompt_tokens: int) -
 
 
 def _sample(url: str) -> dict[str, Any]:
-    return read_sample(engine_api.ask(url, "/metrics"), 0)
+    return read_sample(api.ask(url, "/metrics"), 0)
 
 
 def _engine(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, float], int]:

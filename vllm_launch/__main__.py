@@ -15,11 +15,11 @@ from tailgate.command_line import Parser
 from tailgate.exits import BadInput, Exit, run_command
 from vllm_launch import effect, real_parser
 from vllm_launch.config import LaunchConfig, load_config, names
-from vllm_launch.engines import LAUNCHED, command, require_launchable, simulated_flags
-from vllm_launch.experiment_file import load_experiment
-from vllm_launch.launch import LaunchFailed, launch
-from vllm_launch.plan import plan, plan_text, require_runnable
-from vllm_launch.processes import tidy_on_signals
+from vllm_launch.engine.commands import LAUNCHED, command, require_launchable, simulated_flags
+from vllm_launch.engine.launch import LaunchFailed, launch
+from vllm_launch.engine.processes import tidy_on_signals
+from vllm_launch.experiments.file import load_experiment
+from vllm_launch.experiments.plan import plan, plan_text, require_runnable
 
 _CONFIG_HELP = "launch config: a name (see vllm_launch/configs/) or a path ending in .yaml"
 
@@ -192,7 +192,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _attach(args: argparse.Namespace) -> int:
-    from vllm_launch.attach import described, described_text, observe
+    from vllm_launch.engine.attach import described, described_text, observe
 
     config = load_config(args.server)
     facts = described(config)
@@ -223,7 +223,7 @@ def _experiment(args: argparse.Namespace) -> int:
     if not args.json:
         print(f"{plan_text(planned)}\n", flush=True)
     # Plots and statistics take a second to load, which a plan need not wait for.
-    from vllm_launch.experiment import run_experiment
+    from vllm_launch.experiments.run import run_experiment
 
     with tidy_on_signals():
         result = run_experiment(
@@ -252,8 +252,8 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _search(args: argparse.Namespace) -> int:
-    from vllm_launch.search_file import load_search
-    from vllm_launch.search_plan import require_searchable_engines, search_plan, search_plan_text
+    from vllm_launch.search.file import load_search
+    from vllm_launch.search.plan import require_searchable_engines, search_plan, search_plan_text
 
     search = load_search(args.file)
     require_searchable_engines(search, args.python, virtual=args.virtual)
@@ -263,7 +263,7 @@ def _search(args: argparse.Namespace) -> int:
         return Exit.GOOD
     if not args.json:
         print(f"{search_plan_text(planned)}\n", flush=True)
-    from vllm_launch.search import run_search
+    from vllm_launch.search.run import run_search
 
     with tidy_on_signals():
         result = run_search(

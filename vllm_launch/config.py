@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from tailgate.exits import BadInput
 from tailgate.yaml_file import check_model, read_yaml
 from vllm_launch.devices import UNKNOWN, find_device
-from vllm_launch.docker import Container
+from vllm_launch.engine.docker import Container
 from vllm_launch.flags import DEFAULT_VERSION, FlagList, flag_list
 
 CONFIGS = Path(__file__).parent / "configs"

@@ -12,7 +12,7 @@ from pathlib import Path
 from tailgate.exits import BadInput
 from vllm_launch import cpu_vllm
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engines import vllm_python
+from vllm_launch.engine.commands import vllm_python
 
 _TIMEOUT_S = 180.0
 # Runs in vLLM's own environment. The parser's place differs between versions.

@@ -26,7 +26,7 @@ from locustfiles.client.target import Target
 from tests.support.require import need
 from vllm_launch import cpu_vllm
 from vllm_launch.config import load_config
-from vllm_launch.launch import RunningEngine, launch
+from vllm_launch.engine.launch import RunningEngine, launch
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

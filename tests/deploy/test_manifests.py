@@ -123,7 +123,7 @@ def _demo(change: dict[str, Any] | None = None, **container: Any) -> list[Docume
         ({"args": ["-f", "locustfiles/chat.py", "--workr"]}, "locust has no option --workr"),
         ({"args": ["-f", "locustfiles/chatt.py"]}, "no file locustfiles/chatt.py"),
         ({"env": [{"name": "LOCUST_REQUEST_RAT", "value": "1"}]}, "locust reads no variable LOCUST_REQUEST_RAT"),
-        ({"command": ["python", "-m", "exporters"], "args": ["compar"]}, "invalid choice: 'compar'"),
+        ({"command": ["python", "-m", "exporters"], "args": ["compar"]}, "there is no 'compar'"),
         ({"command": ["bash", "-c"]}, "runs bash"),
     ],
 )

@@ -14,13 +14,13 @@ from exporters.run import Run
 from exporters.together import judge_together
 from tailgate.exits import BadInput
 from tests.vllm_launch.commands import end, eventually, launch, marked, start
-from vllm_launch.cost import per_million
-from vllm_launch.experiment_file import load_experiment
-from vllm_launch.experiment_state import State
-from vllm_launch.outcomes import conclude
+from vllm_launch.experiments.cost import per_million
+from vllm_launch.experiments.file import load_experiment
+from vllm_launch.experiments.outcomes import conclude
+from vllm_launch.experiments.state import State
+from vllm_launch.experiments.sweep import Point, pareto
+from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.simulated.settings import EngineSettings
-from vllm_launch.sweep import Point, pareto
-from vllm_launch.virtual_run import VirtualLoad, virtual_run
 from workloads import load_workload
 
 WORKLOAD = "name: short\nclasses:\n  short: {input-tokens: 24, output-tokens: 12}\n"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.openai_server import serve
 from tests.vllm_launch.commands import end, eventually, launch, start
-from vllm_launch.launch import free_port
+from vllm_launch.engine.launch import free_port
 
 
 def test_two_running_servers_are_compared(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from tailgate.exits import BadInput
 from tests.vllm_launch.commands import end, eventually, marked, start
 from vllm_launch.config import load_config
-from vllm_launch.engines import command
-from vllm_launch.launch import LaunchFailed, free_port, launch
+from vllm_launch.engine.commands import command
+from vllm_launch.engine.launch import LaunchFailed, free_port, launch
 
 CONFIG = """
 extends: h100-qwen3-32b-baseline

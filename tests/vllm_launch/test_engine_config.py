@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from vllm_launch import engine_config
 from vllm_launch.config import load_config
+from vllm_launch.engine import in_effect
 from vllm_launch.flags import flag_list
 
 # As vLLM 0.32 writes them (the middle of the long line left out).
@@ -66,7 +66,7 @@ def answering(pages: dict[str, str]) -> Iterator[str]:
 
 
 def test_the_start_up_log_tells_settings_version_and_cache() -> None:
-    effective, kv, version = engine_config.read_log(LOG, flag_list("0.32"))
+    effective, kv, version = in_effect.read_log(LOG, flag_list("0.32"))
     assert version == "0.32.0"
     assert kv == {"tokens": 1048576.0, "max_concurrency": 256.0}
     assert effective == {
@@ -85,7 +85,7 @@ def test_what_the_engine_answers_beats_its_log_and_no_secret_is_kept(tmp_path: P
     (tmp_path / "log").write_text(LOG)
     pages = {"/server_info?config_format=json": json.dumps(INFO), "/metrics": PAGE}
     with answering({**pages, "/v1/models": '{"data": [{"id": "t", "max_model_len": 4000}]}'}) as url:
-        said = engine_config.read(url, tmp_path / "log", load_config("cpu-tiny-baseline"), "vllm")
+        said = in_effect.read(url, tmp_path / "log", load_config("cpu-tiny-baseline"), "vllm")
     assert said.sources == ("log", "/v1/models", "vllm:cache_config_info", "/server_info")
     assert said.effective["max-num-batched-tokens"] == 200
     assert said.effective["max-model-len"] == 4000
@@ -101,14 +101,14 @@ def test_what_the_engine_answers_beats_its_log_and_no_secret_is_kept(tmp_path: P
 
 def test_a_server_that_tells_nothing_is_no_failure() -> None:
     with answering({}) as url:
-        said = engine_config.read(url, None, load_config(url), "attach")
+        said = in_effect.read(url, None, load_config(url), "attach")
     assert (dict(said.effective), dict(said.kv_cache), said.sources) == ({}, {}, ())
 
 
 def test_sglang_tells_its_arguments() -> None:
     told = {"mem_fraction_static": 0.88, "max_total_num_tokens": 123, "api_key": "s", "model_path": "/m", "tp_size": 2}
     with answering({"/get_server_info": json.dumps(told)}) as url:
-        said = engine_config.read(url, None, load_config(url), "attach")
+        said = in_effect.read(url, None, load_config(url), "attach")
     assert said.effective["mem-fraction-static"] == 0.88
     assert said.kv_cache == {"tokens": 123.0}
     assert "api-key" not in said.effective

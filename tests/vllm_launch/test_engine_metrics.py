@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.vllm_launch.commands import eventually
-from vllm_launch.engine_metrics import Scraper, read_cache_config, read_sample
+from vllm_launch.engine.metrics import Scraper, read_cache_config, read_sample
 
 PAGE = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

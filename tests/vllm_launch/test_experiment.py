@@ -14,10 +14,10 @@ import pytest
 from exporters.record import decode_records
 from tailgate.exits import Exit
 from tests.vllm_launch.commands import Ended, end, eventually, launch, marked, start
-from vllm_launch import experiment
-from vllm_launch.experiment_file import Experiment, Leg, load_experiment
-from vllm_launch.experiment_state import State
-from vllm_launch.progress import Progress
+from vllm_launch.experiments import run
+from vllm_launch.experiments.file import Experiment, Leg, load_experiment
+from vllm_launch.experiments.progress import Progress
+from vllm_launch.experiments.state import State
 
 # Many short answers: on two sequences at a time most of twelve users wait, on the device's default nobody does.
 WORKLOAD = "name: short\nclasses:\n  short: {input-tokens: 24, output-tokens: 12}\n"
@@ -41,7 +41,7 @@ gate: [ttft_p50]
 
 @dataclass(frozen=True)
 class Finished:
-    """An experiment that ran to its end."""
+    """An run that ran to its end."""
 
     ended: Ended
     directory: Path
@@ -161,7 +161,7 @@ def test_json_is_all_that_stdout_gets_and_an_open_loop_is_an_experiment_too(tmp_
 
 
 def under_way(folder: Path, mark: str) -> tuple[subprocess.Popen[str], Path]:
-    """An experiment whose first leg is sending."""
+    """An run whose first leg is sending."""
     written(folder, EXPERIMENT.replace("run-time: 4s", "run-time: 100s"))
     env = {"TAILGATE_TEST_MARK": mark}
     process = start("experiment", "wait.yaml", "--results", "results", cwd=folder, env=env)
@@ -228,10 +228,10 @@ def test_a_leg_that_is_not_valid_is_measured_once_more_until_that_has_not_helped
         code = next(codes)
         return code, f"{code.name}"
 
-    monkeypatch.setattr(experiment, "_run_leg", run_leg)
+    monkeypatch.setattr(run, "_run_leg", run_leg)
     asked = load_experiment(str(tmp_path / "wait.yaml"))
     state = State.begin(asked, tmp_path / "results")
-    found = experiment._run_legs(asked, state, None, Progress(4))
+    found = run._run_legs(asked, state, None, Progress(4))
     assert found == [Exit.GOOD, Exit.GOOD, Exit.NOT_VALID, Exit.NOT_VALID]
     kept = sorted(path.name for path in state.directory.iterdir() if path.is_dir())
     assert kept == ["1-A1", "2-B1", "2-B1-not-valid", "3-B2", "3-B2-not-valid", "4-A2"]

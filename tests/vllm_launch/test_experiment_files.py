@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.vllm_launch.commands import launch
-from vllm_launch.experiment_file import load_experiment, seconds
-from vllm_launch.plan import plan
+from vllm_launch.experiments.file import load_experiment, seconds
+from vllm_launch.experiments.plan import plan
 
 GOOD = """\
 engine: simulated

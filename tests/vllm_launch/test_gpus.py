@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.require import need
-from vllm_launch.gpus import Gpus
+from vllm_launch.engine.gpus import Gpus
 
 ROOT = Path(__file__).resolve().parents[2]
-ASK = "import json; from vllm_launch.gpus import Gpus\nwith Gpus() as gpus: print(json.dumps(gpus.sample()))"
+ASK = "import json; from vllm_launch.engine.gpus import Gpus\nwith Gpus() as gpus: print(json.dumps(gpus.sample()))"
 GIB = 1 << 30
 
 

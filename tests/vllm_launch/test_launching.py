@@ -17,9 +17,9 @@ import pytest
 from tests.vllm_launch.commands import end, eventually, marked, start
 from tests.vllm_launch.commands import launch as command
 from vllm_launch.config import load_config
-from vllm_launch.engine_api import EngineUnreachable, ask, healthy
-from vllm_launch.launch import LaunchFailed, free_port, hint_for, launch
-from vllm_launch.processes import Child
+from vllm_launch.engine.api import EngineUnreachable, ask, healthy
+from vllm_launch.engine.launch import LaunchFailed, free_port, hint_for, launch
+from vllm_launch.engine.processes import Child
 
 CONFIG = "h100-llama-8b-baseline"
 

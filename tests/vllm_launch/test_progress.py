@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from vllm_launch.progress import Progress
+from vllm_launch.experiments.progress import Progress
 
 
 class Terminal(io.StringIO):

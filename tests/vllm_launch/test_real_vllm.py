@@ -17,11 +17,11 @@ from tests.support.require import need
 from tests.vllm_launch.commands import eventually, launch, marked
 from vllm_launch import cpu_vllm, effect
 from vllm_launch.config import load_config
-from vllm_launch.engine_api import ask, healthy
-from vllm_launch.engine_metrics import read_sample
+from vllm_launch.engine.api import ask, healthy
+from vllm_launch.engine.launch import RunningEngine
+from vllm_launch.engine.launch import launch as launched
+from vllm_launch.engine.metrics import read_sample
 from vllm_launch.flags import flag_list, misbeliefs
-from vllm_launch.launch import RunningEngine
-from vllm_launch.launch import launch as launched
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(560)]
 

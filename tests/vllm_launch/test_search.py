@@ -11,11 +11,11 @@ import pytest
 
 from tailgate.objectives import parse_objectives
 from tests.vllm_launch.commands import launch
-from vllm_launch.search import run_search
-from vllm_launch.search_file import load_search
-from vllm_launch.search_rate import Judged, Probe, RateSearch, probe_of
+from vllm_launch.search.file import load_search
+from vllm_launch.search.rate import Judged, Probe, RateSearch, probe_of
+from vllm_launch.search.run import run_search
+from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.simulated.settings import EngineSettings
-from vllm_launch.virtual_run import VirtualLoad, virtual_run
 from workloads import load_workload
 
 # Few requests a second fill the engine, so that virtual time is quick.

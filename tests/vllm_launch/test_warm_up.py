@@ -10,10 +10,10 @@ import pytest
 from tailgate.exits import BadInput
 from tests.support.openai_server import serve
 from tests.vllm_launch.commands import launch as command
-from vllm_launch import engine_api, warm_up
 from vllm_launch.config import load_config
-from vllm_launch.engine_api import healthy
-from vllm_launch.launch import LaunchFailed, free_port, launch
+from vllm_launch.engine import api, warm_up
+from vllm_launch.engine.api import healthy
+from vllm_launch.engine.launch import LaunchFailed, free_port, launch
 
 
 def test_settled_means_hardly_faster_than_before() -> None:
@@ -31,7 +31,7 @@ def test_it_sends_until_answers_are_as_fast_as_they_get(monkeypatch: pytest.Monk
     def slow_at_first(url: str, model: str, prompt: str, tokens: int) -> None:
         now[0] += max(1.0 - 0.02 * next(clock), 0.2) / warm_up.AT_ONCE
 
-    monkeypatch.setattr(engine_api, "stream", slow_at_first)
+    monkeypatch.setattr(api, "stream", slow_at_first)
     monkeypatch.setattr(warm_up.time, "monotonic", lambda: now[0])
     found = warm_up.warm_up("http://nowhere", "m")
     assert found.settled
@@ -56,14 +56,14 @@ def test_a_running_server_is_used_and_left_running(tmp_path: Path) -> None:
 
 def test_an_engine_that_fails_while_it_is_warmed_up_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(url: str, model: str, prompt: str, tokens: int) -> None:
-        raise engine_api.EngineUnreachable("/v1/completions: HTTP 500: out of memory")
+        raise api.EngineUnreachable("/v1/completions: HTTP 500: out of memory")
 
     with serve() as server:
-        monkeypatch.setattr(engine_api, "stream", lambda *_: None)
+        monkeypatch.setattr(api, "stream", lambda *_: None)
         with launch(load_config(server.url), "attach", log=None, warm=False) as engine:
             assert engine.prefix_cache == "as it was"
-        monkeypatch.setattr(engine_api, "first_token", lambda *_: None)
-        monkeypatch.setattr(engine_api, "stream", dies)
+        monkeypatch.setattr(api, "first_token", lambda *_: None)
+        monkeypatch.setattr(api, "stream", dies)
         with (
             pytest.raises(LaunchFailed, match=r"failed while it was warmed up \(/v1/completions: HTTP 500: out of mem"),
             launch(load_config(server.url), "attach", log=None),

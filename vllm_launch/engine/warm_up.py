@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_launch import engine_api
+from vllm_launch.engine import api
 
 AT_ONCE = 4
 SPAN = 5
@@ -65,7 +65,7 @@ def warm_up(
         while not settled(rounds) and time.monotonic() - started < limit_s:
             began = time.monotonic()
             prompts = [_prompt(draw) for _ in range(AT_ONCE)]
-            list(pool.map(lambda prompt: engine_api.stream(url, model, prompt, _TOKENS), prompts))
+            list(pool.map(lambda prompt: api.stream(url, model, prompt, _TOKENS), prompts))
             rounds.append(time.monotonic() - began)
             say(f"warming up, round {len(rounds)}: {rounds[-1] * 1e3:.0f} ms")
     last = statistics.median(rounds[-SPAN:])

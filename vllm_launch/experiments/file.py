@@ -23,7 +23,7 @@ from vllm_launch.config import LaunchConfig, is_url, load_config
 from vllm_launch.effect import differences
 from vllm_launch.variants import checked_changes, variant, variant_name
 
-EXPERIMENTS = Path(__file__).parent / "experiments"
+EXPERIMENTS = Path(__file__).parent
 BASELINE, TOGETHER = "baseline", "all-together"
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?$")
 

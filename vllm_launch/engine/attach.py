@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tailgate.exits import BadInput
-from vllm_launch import engine_api
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engine_metrics import Scraper, read_sample
-from vllm_launch.launch import launch
-from vllm_launch.launch_facts import launch_facts
+from vllm_launch.engine import api
+from vllm_launch.engine.facts import launch_facts
+from vllm_launch.engine.launch import launch
+from vllm_launch.engine.metrics import Scraper, read_sample
 
 
 def described(config: LaunchConfig) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def described(config: LaunchConfig) -> dict[str, Any]:
     with launch(config, "attach", log=None, warm=False) as running:
         facts = launch_facts(config, "attach", running)
         try:
-            sample = read_sample(engine_api.ask(running.url, "/metrics"), time.time_ns())
-        except (engine_api.EngineUnreachable, ValueError) as error:
+            sample = read_sample(api.ask(running.url, "/metrics"), time.time_ns())
+        except (api.EngineUnreachable, ValueError) as error:
             return {**facts, "metrics": {"error": str(error)}}
         return {**facts, "metrics": {"missing": sample.get("missing", []), "told": len(sample) > 2}}
 

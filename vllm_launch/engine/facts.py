@@ -6,9 +6,9 @@ from typing import Any
 
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engines import command
-from vllm_launch.gpus import Gpus
-from vllm_launch.launch import RunningEngine
+from vllm_launch.engine.commands import command
+from vllm_launch.engine.gpus import Gpus
+from vllm_launch.engine.launch import RunningEngine
 
 
 def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def write_page(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    page = environment.get_template("experiment_page.html").render(
+    page = environment.get_template("page.html").render(
         style=Markup(style_sheet()),
         kicker=kicker,
         title=title,

@@ -13,9 +13,9 @@ from exporters import wording
 from exporters.quantiles import enough
 from exporters.run import Run
 from tailgate.exits import Exit
-from vllm_launch.cost import dollars_text, gpus, output_tokens_per_s, per_million
-from vllm_launch.experiment_file import Experiment, SweepFile
-from vllm_launch.experiment_page import Series, Table, curve_plot, write_page
+from vllm_launch.experiments.cost import dollars_text, gpus, output_tokens_per_s, per_million
+from vllm_launch.experiments.file import Experiment, SweepFile
+from vllm_launch.experiments.page import Series, Table, curve_plot, write_page
 from vllm_launch.text_table import table
 
 SWEEP_SCHEMA = "tailgate.sweep/1"

@@ -11,10 +11,10 @@ from exporters.compare import Comparison, compare
 from exporters.report import write_report
 from exporters.run import Run
 from tailgate.exits import Exit
-from vllm_launch.ablation import ablate
-from vllm_launch.cost import cost_lines
-from vllm_launch.experiment_file import AblationFile, CompareFile, Experiment
-from vllm_launch.sweep import sweep_up
+from vllm_launch.experiments.ablation import ablate
+from vllm_launch.experiments.cost import cost_lines
+from vllm_launch.experiments.file import AblationFile, CompareFile, Experiment
+from vllm_launch.experiments.sweep import sweep_up
 
 
 class Outcome(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 from exporters.run import read_json
 from exporters.run_store import replace_file
 from tailgate.exits import BadInput, Exit
-from vllm_launch.experiment_file import Experiment, Leg
+from vllm_launch.experiments.file import Experiment, Leg
 
 STATE, LOCK = "experiment.json", ".lock"
 _SCHEMA = "tailgate.experiment/1"

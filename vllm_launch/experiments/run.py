@@ -17,14 +17,14 @@ from typing import Any
 from exporters.run import Run
 from tailgate.exits import Exit, worst
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engine_metrics import Scraper
-from vllm_launch.experiment_file import Experiment, Leg
-from vllm_launch.experiment_state import Done, State
-from vllm_launch.launch import launch
-from vllm_launch.launch_facts import launch_facts
-from vllm_launch.load_test import Load, run
-from vllm_launch.outcomes import Outcome, conclude
-from vllm_launch.progress import Progress
+from vllm_launch.engine.facts import launch_facts
+from vllm_launch.engine.launch import launch
+from vllm_launch.engine.metrics import Scraper
+from vllm_launch.experiments.file import Experiment, Leg
+from vllm_launch.experiments.load_test import Load, run
+from vllm_launch.experiments.outcomes import Outcome, conclude
+from vllm_launch.experiments.progress import Progress
+from vllm_launch.experiments.state import Done, State
 from vllm_launch.variants import written
 
 

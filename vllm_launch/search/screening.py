@@ -12,16 +12,16 @@ from exporters.run import Run
 from tailgate.exits import BadInput
 from vllm_launch.config import LaunchConfig
 from vllm_launch.devices import find_device
-from vllm_launch.engines import simulated_flags
-from vllm_launch.search_file import Search
-from vllm_launch.search_rate import Probe, RateSearch, probe_of
+from vllm_launch.engine.commands import simulated_flags
+from vllm_launch.search.file import Search
+from vllm_launch.search.rate import Probe, RateSearch, probe_of
+from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.simulated import catalogue
 from vllm_launch.simulated.calibration import FITTED, TWO_TERMS, fit
 from vllm_launch.simulated.fit_table import fit_table, replay_misses, replayable
 from vllm_launch.simulated.fitted import FittedTable
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.step_time import Overhead
-from vllm_launch.virtual_run import VirtualLoad, virtual_run
 from workloads import load_workload
 
 # Virtual probes are nearly free: more of them than anybody would wait for, and longer ones.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tailgate.exits import BadInput
-from vllm_launch.plan import OVERHEAD_S, require_changeable, require_engines, require_workload
-from vllm_launch.screening import has_table
-from vllm_launch.search_file import Search
+from vllm_launch.experiments.plan import OVERHEAD_S, require_changeable, require_engines, require_workload
+from vllm_launch.search.file import Search
+from vllm_launch.search.screening import has_table
 
 
 def require_searchable_engines(search: Search, python: str | None, *, virtual: bool) -> None:

@@ -13,8 +13,8 @@ from tailgate.objectives import Objective, parse_objectives
 from tailgate.yaml_file import check_model, read_yaml
 from vllm_launch.config import load_config
 from vllm_launch.effect import differences
-from vllm_launch.experiment_file import BASELINE, Arm, LoadTestFile, beside, find_file, grid
-from vllm_launch.search_rate import require_searchable
+from vllm_launch.experiments.file import BASELINE, Arm, LoadTestFile, beside, find_file, grid
+from vllm_launch.search.rate import require_searchable
 from vllm_launch.variants import variant, variant_name
 
 

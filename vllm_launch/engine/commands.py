@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tailgate.exits import BadInput
-from vllm_launch import cpu_vllm, docker
+from vllm_launch import cpu_vllm
 from vllm_launch.config import LaunchConfig, is_secret
+from vllm_launch.engine import docker
 
 LAUNCHED = ("vllm", "docker", "simulated")
 """Kinds of engine that we start; a fourth, `attach`, runs already."""
@@ -117,6 +118,6 @@ def _model(config: LaunchConfig) -> str:
 
 
 def _with_our_root() -> str:
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH")
     return f"{root}{os.pathsep}{inherited}" if inherited else root

@@ -9,10 +9,10 @@ from typing import Any
 from tailgate.exits import BadInput
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
-from vllm_launch.cost import dollars_text, gpus
-from vllm_launch.engines import require_launchable, simulated_flags
-from vllm_launch.experiment_file import TOGETHER, Arm, Experiment, SweepFile
-from vllm_launch.experiment_state import State
+from vllm_launch.engine.commands import require_launchable, simulated_flags
+from vllm_launch.experiments.cost import dollars_text, gpus
+from vllm_launch.experiments.file import TOGETHER, Arm, Experiment, SweepFile
+from vllm_launch.experiments.state import State
 
 # Seconds that a leg takes beyond its run time: engine start, Locust's start, drain and end.
 OVERHEAD_S = {"simulated": 9.0, "vllm": 45.0, "docker": 60.0, "attach": 15.0}

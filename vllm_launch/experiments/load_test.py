@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailgate.exits import BadInput, Exit
-from vllm_launch.launch import free_port
-from vllm_launch.processes import Child
+from vllm_launch.engine.launch import free_port
+from vllm_launch.engine.processes import Child
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 _LOCUSTFILE = ROOT / "locustfiles" / "chat.py"
 # What Locust itself needs beyond the run time: start, drain, reports.
 _START_S, _END_S = 60.0, 120.0

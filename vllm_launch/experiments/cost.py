@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from exporters.run import Run
 from vllm_launch.config import LaunchConfig
-from vllm_launch.experiment_file import LoadTestFile
+from vllm_launch.experiments.file import LoadTestFile
 
 _HOLD_GPUS = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 

@@ -14,9 +14,9 @@ from exporters.run import Run
 from exporters.together import judge_together
 from tailgate.exits import Exit
 from vllm_launch import effect
-from vllm_launch.cost import cost_lines
-from vllm_launch.experiment_file import TOGETHER, AblationFile, Arm, Experiment
-from vllm_launch.experiment_page import Table, write_page
+from vllm_launch.experiments.cost import cost_lines
+from vllm_launch.experiments.file import TOGETHER, AblationFile, Arm, Experiment
+from vllm_launch.experiments.page import Table, write_page
 from vllm_launch.text_table import table
 
 ABLATION_SCHEMA = "tailgate.ablation/1"

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from vllm_launch import engine_api, metric_names
-from vllm_launch.gpus import Gpus
+from vllm_launch.engine import api, metric_names
+from vllm_launch.engine.gpus import Gpus
 
 _CACHE_CONFIG = "vllm:cache_config_info"
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
@@ -121,9 +121,9 @@ class Scraper:
     def _scrape(self) -> None:
         now_ns = time.time_ns()
         try:
-            sample = read_sample(engine_api.ask(self._url, "/metrics"), now_ns)
+            sample = read_sample(api.ask(self._url, "/metrics"), now_ns)
             self.latest = sample
-        except (engine_api.EngineUnreachable, ValueError) as error:
+        except (api.EngineUnreachable, ValueError) as error:
             sample = {"time_ns": now_ns, "error": str(error)[:200]}
             self.failures += 1
         self.taken += 1

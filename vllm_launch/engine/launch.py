@@ -22,12 +22,13 @@ import psutil
 import yaml
 
 from tailgate.exits import BadInput
-from vllm_launch import cpu_vllm, engine_api, engine_config
+from vllm_launch import cpu_vllm
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engine_config import EngineConfig
-from vllm_launch.engines import command, require_launchable
-from vllm_launch.processes import After, Child
-from vllm_launch.warm_up import WarmUp, warm_up
+from vllm_launch.engine import api, in_effect
+from vllm_launch.engine.commands import command, require_launchable
+from vllm_launch.engine.in_effect import EngineConfig
+from vllm_launch.engine.processes import After, Child
+from vllm_launch.engine.warm_up import WarmUp, warm_up
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = {"simulated": 60.0, "vllm": 1800.0, "docker": 3600.0, "attach": 10.0}
@@ -137,20 +138,20 @@ def _running(
     warm = warm and engine != "simulated"
     try:
         warmed = warm_up(url, model, say=say) if warm else None
-    except engine_api.EngineUnreachable as error:
+    except api.EngineUnreachable as error:
         problem = f"the engine failed while it was warmed up ({error})"
         if child is None:
             raise LaunchFailed(problem, "look in its log", []) from None
         raise _failed(child, problem) from None
-    path = engine_api.reset_prefix_cache(url) if warm else None
+    path = api.reset_prefix_cache(url) if warm else None
     untouched = "not emptied: the server has no way to do it" if warm else "as it was"
     return RunningEngine(
         url,
         model,
         child,
         started_in_s,
-        engine_api.version(url),
-        engine_config.read(url, child.log if child else None, config, engine),
+        api.version(url),
+        in_effect.read(url, child.log if child else None, config, engine),
         warmed,
         f"emptied by {path}" if path else "fresh" if child else untouched,
     )
@@ -173,11 +174,11 @@ def _await(child: Child | None, url: str, timeout_s: float, say: Say) -> str:
     while (waited := time.monotonic() - started) < timeout_s:
         if child is not None and (status := child.poll()) is not None:
             raise _failed(child, f"the engine died while starting ({_status(status)})")
-        if engine_api.healthy(url):
+        if api.healthy(url):
             try:
-                model = engine_api.model_name(url)
-                engine_api.first_token(url, model)
-            except engine_api.EngineUnreachable as error:
+                model = api.model_name(url)
+                api.first_token(url, model)
+            except api.EngineUnreachable as error:
                 problem = str(error)
             else:
                 return model

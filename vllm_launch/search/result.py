@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tailgate.exits import Exit
-from vllm_launch.cost import dollars_text, gpus, per_million
-from vllm_launch.experiment_file import Arm
-from vllm_launch.experiment_page import Table, write_page
-from vllm_launch.plan import differences_text
-from vllm_launch.screening import Screen
-from vllm_launch.search_file import Search
-from vllm_launch.search_rate import CONFIDENCE, Probe, RateSearch
+from vllm_launch.experiments.cost import dollars_text, gpus, per_million
+from vllm_launch.experiments.file import Arm
+from vllm_launch.experiments.page import Table, write_page
+from vllm_launch.experiments.plan import differences_text
+from vllm_launch.search.file import Search
+from vllm_launch.search.rate import CONFIDENCE, Probe, RateSearch
+from vllm_launch.search.screening import Screen
 from vllm_launch.text_table import table
 
 SEARCH_SCHEMA = "tailgate.search/1"

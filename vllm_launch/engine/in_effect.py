@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_launch import effect, engine_api
+from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engine_metrics import read_cache_config
+from vllm_launch.engine import api
+from vllm_launch.engine.metrics import read_cache_config
 from vllm_launch.flags import FlagList
 
 _CACHE_CONFIG = "vllm:cache_config_info"
@@ -132,8 +133,8 @@ def named(section: Mapping[str, Any], flags: FlagList) -> dict[str, Any]:
 def cache_config(url: str) -> dict[str, str]:
     """The labels of vLLM's cache_config_info: block size, number of blocks and so on; {} where it has none."""
     try:
-        return read_cache_config(engine_api.ask(url, "/metrics"))
-    except (engine_api.EngineUnreachable, ValueError):
+        return read_cache_config(api.ask(url, "/metrics"))
+    except (api.EngineUnreachable, ValueError):
         return {}
 
 
@@ -147,8 +148,8 @@ def _sglang(info: Mapping[str, Any]) -> dict[str, Any]:
 
 def _asked(url: str, path: str) -> dict[str, Any]:
     try:
-        found = json.loads(engine_api.ask(url, path))
-    except (engine_api.EngineUnreachable, ValueError):
+        found = json.loads(api.ask(url, path))
+    except (api.EngineUnreachable, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -17,16 +17,16 @@ from pathlib import Path
 
 from exporters.run import Run
 from tailgate.exits import BadInput, Exit
-from vllm_launch.experiment import measure
-from vllm_launch.experiment_file import Arm
-from vllm_launch.load_test import Load
-from vllm_launch.progress import Progress
-from vllm_launch.screening import Screen, calibrated, has_table, predict
-from vllm_launch.search_file import Search
-from vllm_launch.search_rate import Probe, RateSearch, probe_of
-from vllm_launch.search_result import Limit, SearchResult
+from vllm_launch.experiments.file import Arm
+from vllm_launch.experiments.load_test import Load
+from vllm_launch.experiments.progress import Progress
+from vllm_launch.experiments.run import measure
+from vllm_launch.search.file import Search
+from vllm_launch.search.rate import Probe, RateSearch, probe_of
+from vllm_launch.search.result import Limit, SearchResult
+from vllm_launch.search.screening import Screen, calibrated, has_table, predict
+from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.variants import written
-from vllm_launch.virtual_run import VirtualLoad, virtual_run
 from workloads import load_workload
 
 Measure = Callable[[Arm, float, int], Run]
