@@ -51,6 +51,13 @@ def in_order(starts: Int64s, ends: Int64s, times_ns: Int64s, base: int) -> Arriv
     return Arrivals(ends[new], times_ns[new], repeated=int(np.count_nonzero(~new & (ends > base))))
 
 
+def between(times: Int64s, guessed: npt.NDArray[np.bool_]) -> Int64s:
+    """Nothing arrives before what precedes it, nor after what follows: guesses are kept between the known times."""
+    earliest = np.maximum.accumulate(np.where(guessed, 0, times))
+    latest = np.minimum.accumulate(np.where(guessed, np.iinfo(np.int64).max, times)[::-1])[::-1]
+    return np.where(guessed, np.clip(times, earliest, latest), times)
+
+
 def _reordered(starts: Int64s, ends: Int64s, times_ns: Int64s, base: int) -> Arrivals:
     edge, repeated, overtaken = base, 0, 0
     ahead: list[tuple[int, int, int]] = []

@@ -21,7 +21,7 @@ from locustfiles.client.clock import Clock, ClockHealth, Nanoseconds, read_times
 from locustfiles.client.connection import Connection
 from locustfiles.client.hub import BatchedReadiness
 from locustfiles.client.ring import PacketRing, Packets
-from locustfiles.client.segments import Arrivals, in_order, unwrap
+from locustfiles.client.segments import Arrivals, between, in_order, unwrap
 from locustfiles.client.spread import Spread
 
 Int64s = npt.NDArray[np.int64]
@@ -201,8 +201,7 @@ class WireClock(Clock):
             missing |= seen.times_ns[segment] > fallback + _CLOCKS_DIFFER_NS
         late = int(np.count_nonzero(missing[:-1]))
         self._late += late
-        # Nothing arrives before what precedes it, though one time may be the ring's and the next its read's.
-        return np.maximum.accumulate(np.where(missing, fallback, seen.times_ns[segment])), late
+        return between(np.where(missing, fallback, seen.times_ns[segment]), missing), late
 
     def health(self) -> ClockHealth:
         return ClockHealth(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locustfiles.client.segments import in_order, unwrap
+from locustfiles.client.segments import between, in_order, unwrap
 from locustfiles.client.wire import WireClock
 
 
@@ -115,3 +115,10 @@ def test_where_the_ring_lacks_an_end_what_a_loss_held_back_keeps_its_time() -> N
     offsets = np.array([10, 20, 30, 40])
     times, _ = clock._patched(connection, offsets, seen, np.searchsorted(seen.ends, offsets))
     assert (times // ms).tolist() == [100, 300, 300, 310]
+
+
+def test_a_guessed_time_stays_between_its_neighbours_and_moves_none_of_them() -> None:
+    """The read that took event 1 came at 90, after events 2 and 3 had been seen on the wire; event 4's at 25."""
+    times = np.array([10, 90, 20, 30, 25, 40])
+    guessed = np.array([False, True, False, False, True, False])
+    assert between(times, guessed).tolist() == [10, 20, 20, 30, 30, 40]
