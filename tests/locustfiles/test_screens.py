@@ -31,7 +31,7 @@ from exporters.run import Run
 from exporters.wording import milliseconds
 from tests.support import prometheus_server
 from tests.support.browser import chromium, complaints, in_shadow, prefer, resize
-from tests.support.locust_runs import end, free_port, start
+from tests.support.locust_runs import ROOT, end, free_port, start
 from tests.support.openai_server import serve
 
 # The whole story stands in one fixture, and a busy machine takes its time over it.
@@ -101,10 +101,21 @@ def seen(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen
     seen, workers_port = Seen(free_port(), home / "run", downloads), free_port()
     with serve("--fail-every", "50") as server:
         process = start(
-            *("-f", "locustfiles/chat.py", "--web-host", "127.0.0.1", "--web-port", seen.port, "--processes", 2),
+            *(
+                "-f",
+                ROOT / "locustfiles" / "chat.py",
+                "--web-host",
+                "127.0.0.1",
+                "--web-port",
+                seen.port,
+                "--processes",
+                2,
+            ),
             *("--workload", small, "--results", seen.directory, "--warmup", 0, "--seed", 7, "-H", server.url),
             *("-u", 12, "-r", 100, "--slo", "ttft_p95<10s", "--label", "watched"),
             *("--master-bind-port", workers_port, "--master-port", workers_port),
+            # The form may name a baseline below the directory that Locust was started in.
+            cwd=home,
         )
         try:
             until(lambda: _workers(seen) == 2)
@@ -164,9 +175,10 @@ def _first_run(seen: Seen, browser: Any) -> None:
 
 
 def _second_run(seen: Seen, browser: Any, baseline: Path, url: str, small: Path) -> None:
+    until(lambda: json.loads(seen.get("/stats/requests"))["state"] == "stopped")
     form = {"host": url, "workload": small, "baseline": baseline, "warmup": 0, "seed": 7, "request_rate": ""}
     seen.post("/swarm", user_count=12, spawn_rate=100, **form)
-    seen.notes["second begins"] = seen.data()
+    seen.notes["second begins"] = until(lambda: (data := seen.data())["baseline"] and data)
     browser.execute_script("localStorage.removeItem('theme')")
     browser.get(f"http://127.0.0.1:{seen.port}/tail-latency/")
     for name, width, scheme in (("narrow", 390, "dark"), ("wide", 1280, "light")):
