@@ -10,7 +10,7 @@ demo: $(READY)
 	$(PY) -m vllm_launch experiment vllm_launch/experiments/demo.yaml
 
 test: $(READY)
-	$(PY) -m pytest -m "not vllm"
+	$(PY) -m pytest -m "not vllm" -n 2 --dist loadfile --durations 25
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
