@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from locust.env import Environment
 from locust.stats import RequestStats
 
+import tailgate
 from exporters.quality import WorkerHealth
 from exporters.record import RequestRecord, decode_records, encode_record
 from locustfiles import __main__ as options_command
@@ -89,7 +90,7 @@ class _FakeMaster:
 
     def send_message(self, kind: str, data: dict[str, Any], client_id: str) -> None:
         if kind == "tailgate-assign":
-            message = {"message": pack(Introduction(run_id="run"))}
+            message = {"message": pack(Introduction(run_id="run", version=tailgate.__version__))}
             self.listeners["tailgate-ready"](environment=None, msg=SimpleNamespace(node_id=client_id, data=message))
 
 
