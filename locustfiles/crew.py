@@ -70,6 +70,7 @@ class Crew:
             python=platform.python_version(),
             clock=part.clock_name,
             notes=part.notes,
+            asked_ns=assignment.sent_ns,
             received_ns=received_ns,
             sent_ns=time.time_ns(),
         )

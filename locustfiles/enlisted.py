@@ -31,6 +31,7 @@ class Enlisted:
         runner.register_message(DECISION, self._on_decision)
         runner.register_message(PACE, self._on_pace)
         runner.register_message(SEEN, self._on_seen)
+        self._asked = ("", "")
         self._reported_ns: dict[tuple[str, int], int] = {}
         environment.events.report_to_master.add_listener(self._on_report)
 
@@ -42,7 +43,12 @@ class Enlisted:
 
     def _on_assign(self, environment: Environment, msg: Any, **_: Any) -> None:
         try:
-            introduction = self._crew.prepare(unpack(msg.data["message"], Assignment))
+            assignment = unpack(msg.data["message"], Assignment)
+            if (assignment.run_id, assignment.worker) == self._asked:
+                # Asked once more before the answer was heard, which is on its way or still being made.
+                return
+            self._asked = (assignment.run_id, assignment.worker)
+            introduction = self._crew.prepare(assignment)
         except msgspec.DecodeError as error:
             # A master of another version; it knows this worker's answer all the same, and says so to the user.
             run_id = str(msgspec.msgpack.decode(msg.data["message"]).get("run_id", ""))

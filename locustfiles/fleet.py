@@ -44,7 +44,7 @@ PACE, SEEN = "tailgate-pace", "tailgate-seen"
 REPORT_KEY = "tailgate"
 
 REPORT_INTERVAL_S = 1.0
-_PREPARING_S = 120.0
+_PREPARING_S, _ASK_S = 120.0, 1.0
 # Above the drain: cancelling, a last report and its way here.
 _GRACE_S = 12.0
 # Between two runs Locust's workers are strangers for a moment, of their own accord.
@@ -152,7 +152,6 @@ class _Member:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.asked_ns = time.time_ns()
         self.introduction: Introduction | None = None
         self.ahead_ns = 0
         self.done = False
@@ -283,8 +282,17 @@ class Distributed:
 
     def _assign(self, client_id: str, assignment: Assignment) -> None:
         self._run_id = assignment.run_id
-        self._members[client_id] = _Member(assignment.worker)
+        member = self._members[client_id] = _Member(assignment.worker)
         self._send(ASSIGN, assignment, client_id)
+        gevent.spawn_later(_ASK_S, self._insist, client_id, member, assignment)
+
+    def _insist(self, client_id: str, member: _Member, assignment: Assignment) -> None:
+        """Asks until there is an answer: Locust connects a worker before its locustfile can listen, and discards what
+        comes in between."""
+        deadline = time.monotonic() + _PREPARING_S
+        while member.introduction is None and self._members.get(client_id) is member and time.monotonic() < deadline:
+            self._send(ASSIGN, msgspec.structs.replace(assignment, sent_ns=time.time_ns()), client_id)
+            gevent.sleep(_ASK_S)
 
     def _present(self, client_id: str) -> bool:
         client = self._runner.clients.get(client_id)
@@ -313,7 +321,7 @@ class Distributed:
         member = self._members.get(msg.node_id)
         if member is None or introduction.run_id != self._run_id:
             return
-        member.ahead_ns = ahead_ns(member.asked_ns, introduction, time.time_ns())
+        member.ahead_ns = ahead_ns(introduction, time.time_ns())
         member.introduction = msgspec.structs.replace(introduction, clock_offset_s=member.ahead_ns / 1e9)
         self._changed.set()
         if self._start_ns is None:

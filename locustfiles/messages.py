@@ -42,12 +42,14 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's answer: ready, or `fault` says why it cannot take part.
 
-    `received_ns` and `sent_ns` are its own clock when the assignment came and when this left, 0 where it does not say.
+    `asked_ns` is the assignment's `sent_ns`; `received_ns` and `sent_ns` are the worker's own clock when that came and
+    when this left, 0 where it does not say.
     """
 
     run_id: str
     host: str = ""
     version: str = ""
+    asked_ns: int = 0
     received_ns: int = 0
     sent_ns: int = 0
     python: str = ""

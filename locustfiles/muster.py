@@ -21,8 +21,8 @@ def fault_of(name: str, introduction: Introduction) -> str | None:
     return f"{who}: {introduction.fault}" if introduction.fault else None
 
 
-def ahead_ns(asked_ns: int, introduction: Introduction, answered_ns: int) -> int:
-    """How far the worker's wall clock is ahead of the leader's, which asked and had its answer at these times.
+def ahead_ns(introduction: Introduction, answered_ns: int) -> int:
+    """How far the worker's wall clock is ahead of the leader's, which had this answer at `answered_ns`.
 
     The question's way and the answer's are taken to be equally long (NTP's reckoning, RFC 5905 section 8), so the error
     is at most half of the time that both took. 0 where a difference cannot be told from that, or is too small to
@@ -30,6 +30,6 @@ def ahead_ns(asked_ns: int, introduction: Introduction, answered_ns: int) -> int
     """
     if not introduction.received_ns:
         return 0
-    there, back = introduction.received_ns - asked_ns, answered_ns - introduction.sent_ns
+    there, back = introduction.received_ns - introduction.asked_ns, answered_ns - introduction.sent_ns
     ahead, doubt = (there - back) // 2, (there + back) // 2
     return ahead if abs(ahead) > max(doubt, _NOTICED_NS) else 0

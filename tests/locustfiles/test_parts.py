@@ -75,9 +75,11 @@ def test_the_digest_binds_a_body_to_its_index() -> None:
 
 
 class _FakeMaster:
-    """As much of Locust's master as `Distributed` touches; answers assignments as a worker would."""
+    """As much of Locust's master as `Distributed` touches; answers assignments as a worker would, but the first
+    `unheard` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, unheard: int = 0) -> None:
+        self.unheard = unheard
         self.stats = RequestStats()
         self.clients = {"host_a": SimpleNamespace(id="host_a", state="ready")}
         self.listeners: dict[str, Any] = {}
@@ -89,7 +91,9 @@ class _FakeMaster:
         return sorted(self.clients).index(client_id)
 
     def send_message(self, kind: str, data: dict[str, Any], client_id: str) -> None:
-        if kind == "tailgate-assign":
+        if kind == "tailgate-assign" and self.unheard:
+            self.unheard -= 1
+        elif kind == "tailgate-assign":
             message = {"message": pack(Introduction(run_id="run", version=tailgate.__version__))}
             self.listeners["tailgate-ready"](environment=None, msg=SimpleNamespace(node_id=client_id, data=message))
 
@@ -127,30 +131,37 @@ def _report(number: int, run_id: str = "run", final: bool = False) -> dict[str, 
     }
 
 
+def _assignment(slot: int, slots: int, guest: bool) -> Assignment:
+    texts = dict.fromkeys(("run_id", "directory", "worker", "url", "model"), "run") | {"worker": f"worker-{slot}"}
+    return Assignment(
+        **texts,
+        slot=slot,
+        slots=slots,
+        guest=guest,
+        seed=0,
+        salt="",
+        options={},
+        workload={},
+        calibration={},
+        usage_per_chunk=False,
+        longest=None,
+        spacing_s=0.0,
+        sent_ns=0,
+    )
+
+
+def test_a_worker_that_did_not_listen_yet_is_asked_again() -> None:
+    """Locust connects a worker before its locustfile has said what it listens to."""
+    fleet = Distributed(Environment(), _FakeMaster(unheard=1), lambda report: None)  # type: ignore[arg-type]
+    assert list(fleet.enlist(_assignment)) == ["worker-0"]
+
+
 def test_a_report_that_comes_late_or_twice_changes_nothing() -> None:
     taken: list[int] = []
     environment, master = Environment(), _FakeMaster()
     fleet = Distributed(environment, master, lambda report: taken.append(report.number))  # type: ignore[arg-type]
 
-    def make(slot: int, slots: int, guest: bool) -> Assignment:
-        texts = dict.fromkeys(("run_id", "directory", "worker", "url", "model"), "run") | {"worker": f"worker-{slot}"}
-        return Assignment(
-            **texts,
-            slot=slot,
-            slots=slots,
-            guest=guest,
-            seed=0,
-            salt="",
-            options={},
-            workload={},
-            calibration={},
-            usage_per_chunk=False,
-            longest=None,
-            spacing_s=0.0,
-            sent_ns=0,
-        )
-
-    fleet.enlist(make)
+    fleet.enlist(_assignment)
     for number, run_id in ((0, "run"), (2, "run"), (2, "run"), (1, "run"), (1, "run"), (7, "an earlier run")):
         environment.events.worker_report.fire(client_id="host_a", data=_report(number, run_id))
     assert taken == [0, 2, 1]
