@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 #ifdef WITH_TLS
+#include <openssl/err.h>
 #include <openssl/ssl.h>
 #else
 typedef void SSL;
@@ -195,6 +196,7 @@ static int read_some(Connection *c) {
     if (c->tls) {
         char peeked[4096];
         receive(c, peeked, sizeof peeked, MSG_PEEK);
+        ERR_clear_error(); /* SSL_get_error takes what another connection left in the queue for this one's */
         int length = SSL_read(c->tls, room, size);
         if (length > 0) return length;
         int error = SSL_get_error(c->tls, length);
