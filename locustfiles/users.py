@@ -18,6 +18,7 @@ class StreamUser(User):
 
     abstract = True
     wait_time = constant(0)
+    _killed = False
 
     def on_start(self) -> None:
         self._sender = hooks.crew(self.environment).sender()
@@ -29,9 +30,17 @@ class StreamUser(User):
     def on_stop(self) -> None:
         self._retire()
 
+    def stop(self, force: bool = False) -> bool:
+        """As Locust has it; who is killed while he waits begins no request any more."""
+        # What wakes him may come before what kills him, and would have a request cut off in its first instant.
+        self._killed = force or self._state == LOCUST_STATE_WAITING
+        return bool(super().stop(force))
+
     @task
     def send(self) -> None:
         """One request from its send to its end."""
+        if self._killed:
+            Event().wait()
         ticket = None if self._sender.open_loop else self._sender.take()
         if ticket is None:
             self._idle()
