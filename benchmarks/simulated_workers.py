@@ -14,36 +14,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
-import msgspec
 import numpy as np
 import zmq
 from locust import __version__ as LOCUST  # noqa: N812
 
 import tailgate
+from exporters.columns import Columns
+from exporters.counted import count_ended
+from exporters.facts import Facts
 from exporters.histogram import bucket_response_time
 from exporters.quality import WorkerHealth
-from exporters.record import RequestRecord
+from exporters.record import RequestRecord, encode_records
 from locustfiles.fleet import ASSIGN, READY, REPORT_KEY, START, STOP
-from locustfiles.messages import Assignment, Introduction, pack, unpack
+from locustfiles.messages import Assignment, Introduction, Report, pack, unpack
 
 TOKENS = 100
 _SILENT_S = 20.0
-
-
-class _Report(msgspec.Struct, kw_only=True):
-    """`locustfiles.messages.Report` whose records are encoded already."""
-
-    run_id: str
-    worker: str
-    number: int
-    records: msgspec.Raw
-    health: WorkerHealth
-    in_flight: int
-    bodies_sum: str
-    bodies_count: int
-    schedule_sum: str
-    done: bool
-    final: bool
 
 
 @dataclass
@@ -66,7 +52,9 @@ class Crowd:
         self._events, self._report_s = events_per_s * report_s, report_s
         requests = max(1, round(self._events / TOKENS))
         self._requests = requests
-        self._records = msgspec.Raw(msgspec.msgpack.encode(_records(requests)))
+        records = _records(requests)
+        self._lines = encode_records(records)
+        self._counted = count_ended(Columns.of(records), Facts({}))
         self._rows = _rows(requests)
         self._bytes = 0
         context = zmq.Context()
@@ -122,11 +110,12 @@ class Crowd:
     def _report(self, worker: _Worker, final: bool) -> None:
         assert worker.assignment is not None, "no report before a part in a run"
         sent = self._requests * (worker.number + 1)
-        report = _Report(
+        report = Report(
             run_id=worker.assignment.run_id,
             worker=worker.assignment.worker,
             number=worker.number,
-            records=self._records,
+            lines=self._lines,
+            counted=self._counted if worker.assignment.live else {},
             health=WorkerHealth(host="simulated", version=tailgate.__version__, cpu_share=0.5, sent=sent, ok=sent),
             in_flight=self._requests,
             bodies_sum="0" * 64,
@@ -136,7 +125,7 @@ class Crowd:
             final=final,
         )
         worker.number += 1
-        data = self._rows | {REPORT_KEY: msgspec.msgpack.encode(report)}
+        data = self._rows | {REPORT_KEY: pack(report)}
         self._bytes = self._send(worker, "stats", data)
 
     def _hear(self, worker: _Worker) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,56 +18,27 @@ import numpy as np
 
 from exporters import quality
 from exporters.blocks import COMPARED, LEVELS_COMPARED
-from exporters.columns import ABSENT, OUTCOMES, Bools, Columns
+from exporters.columns import Columns
 from exporters.compare import Comparison, Measurement
+from exporters.counted import Ended, Latencies, Tally, count_ended
 from exporters.facts import Facts
 from exporters.histogram import LatencyHistogram
 from exporters.quality import Measured, WorkerHealth
-from exporters.quantiles import Floats, enough
+from exporters.quantiles import enough
 from exporters.record import RequestRecord
-from exporters.summary import good_requests
 
 WHOLE = ""
-HISTOGRAMS = ("ttft", "itl", "tpot", "e2e", "send_lag")
-MEASURED = tuple(dict.fromkeys((*HISTOGRAMS, *COMPARED)))
 CHARTED = ("ttft", "itl")
 CHARTED_LEVELS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-BOUNDS_S: tuple[float, ...] = tuple(
-    round(step * 10.0**exponent, 6)
-    for exponent in range(-4, 2)
-    for step in (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-    if not (exponent == 1 and step > 6)
-)
-"""Upper bounds, seconds: ten a decade, from 0.1 ms to 60 s, so that a quantile read off them is within a fifth."""
-# Times are whole nanoseconds, whose product with 1e-9 may lie a hair above the bound they equal.
-_BOUNDS = np.array(BOUNDS_S) + 0.5e-9
 _SLICE_S = 2.0
 _MOST_POINTS = 180
 _MOST_CHARTED_CLASSES = 16
 _LONGEST_TRAIL = 90
+_MOST_WAITING = 5000
 _BEHIND = frozenset({"simulated_behind_steps_total", "step_tokens_count"})
 
 Point = tuple[float, float | None, float | None, float | None]
 Statistics = Mapping[str, float | int | None]
-
-
-class Tally:
-    """One latency of one class: counts at the bounds, and the fine histogram."""
-
-    def __init__(self) -> None:
-        self.at_bounds = np.zeros(len(BOUNDS_S) + 1, dtype=np.int64)
-        self.fine = LatencyHistogram()
-
-    def add(self, values: Floats) -> None:
-        if values.size:
-            # A value equal to a bound belongs below it: `le` means at most.
-            slots = np.searchsorted(_BOUNDS, values, side="left")
-            self.at_bounds += np.bincount(slots, minlength=self.at_bounds.size)
-            self.fine.add(values)
-
-    def merge(self, other: Tally) -> None:
-        self.at_bounds += other.at_bounds
-        self.fine.merge(other.fine)
 
 
 class _Course:
@@ -158,7 +129,9 @@ class LiveRun:
     def __init__(self, meta: Mapping[str, Any], now_s: Callable[[], float] = time.monotonic) -> None:
         self.meta = meta
         self.facts = Facts(meta)
-        self.tallies: dict[tuple[str, str], Tally] = {}
+        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._waiting: defaultdict[tuple[str, str], list[Latencies]] = defaultdict(list)
+        self._waiting_count = 0
         self.requests: Counter[tuple[str, str, str]] = Counter()
         """Ended ones by class, outcome and kind of error."""
         self.tokens: Counter[tuple[str, str]] = Counter()
@@ -186,23 +159,30 @@ class LiveRun:
 
     def take(self, columns: Columns) -> None:
         """As `observe`."""
-        inside = columns.in_window
-        good = good_requests(columns, self.facts)
-        self._events += int(columns.events[inside].sum())
-        self._coalesced += int(columns.coalesced[inside].sum())
-        for code, name in enumerate(columns.classes):
-            chosen = inside & (columns.class_code == code)
-            if not chosen.any():
-                continue
-            for metric in MEASURED:
-                # Sorted into buckets once: a fleet of two hundred brings a million gaps a second.
-                part = Tally()
-                part.add(columns.values(f"{metric}_s", chosen))
-                for cls in (name, WHOLE):
-                    self.tallies.setdefault((metric, cls), Tally()).merge(part)
-                    if metric in CHARTED and (course := self._course(metric, cls)) is not None:
-                        course.add(part.fine)
-            self._count(columns, chosen, name, good)
+        self.add(count_ended(columns, self.facts))
+
+    def add(self, ended: Mapping[str, Ended]) -> None:
+        """Requests that were counted elsewhere, by class."""
+        for name, part in ended.items():
+            self._events += part.events
+            self._coalesced += part.coalesced
+            self.sent[name] += part.sent
+            self.good[name] += part.good
+            self.tokens[name, "output"] += part.output_tokens
+            self.tokens[name, "prompt"] += part.prompt_tokens
+            for outcome, error, number in part.outcomes:
+                self.requests[name, outcome, error] += number
+            for metric, latencies in part.latencies.items():
+                self._waiting[metric, name].append(latencies)
+                self._waiting_count += 1
+        if self._waiting_count >= _MOST_WAITING:
+            self._add_up()
+
+    @property
+    def tallies(self) -> Mapping[tuple[str, str], Tally]:
+        """By metric and class, of those that have any value."""
+        self._add_up()
+        return self._tallies
 
     def see_engine(self, sample: Mapping[str, Any]) -> None:
         """A sample of the engine's own metrics; those of the embedded one tell whether it keeps up with real time."""
@@ -216,6 +196,7 @@ class LiveRun:
         if self._ended_s is not None or now - self._slice_began_s < self._slice_s:
             return
         self._slice_began_s = now
+        self._add_up()
         for course in self._courses.values():
             course.close_slice(now - self._window_began_s)
         if any(len(course.points) >= _MOST_POINTS for course in self._courses.values()):
@@ -314,20 +295,15 @@ class LiveRun:
             known = self._courses[(metric, cls)] = _Course()
         return known
 
-    def _count(self, columns: Columns, chosen: Bools, name: str, good: Bools | None) -> None:
-        for code, outcome in enumerate(OUTCOMES):
-            of_outcome = chosen & (columns.outcome == code)
-            if outcome == "failed":
-                for position in np.flatnonzero(of_outcome):
-                    self.requests[(name, outcome, columns.errors[position] or "unknown")] += 1
-            elif count := int(of_outcome.sum()):
-                self.requests[(name, outcome, "")] += count
-        self.sent[name] += int(chosen.sum())
-        if good is not None:
-            self.good[name] += int((chosen & good).sum())
-        for what in ("output", "prompt"):
-            tokens = getattr(columns, f"{what}_tokens")[chosen & columns.ok]
-            self.tokens[(name, what)] += int(tokens[tokens != ABSENT].sum())
+    def _add_up(self) -> None:
+        """Puts what waits into the tallies and the open slice of time: many reports at once cost what one does."""
+        waiting, self._waiting, self._waiting_count = self._waiting, defaultdict(list), 0
+        for (metric, name), parts in waiting.items():
+            found = Tally.of(parts)
+            for cls in (name, WHOLE):
+                self._tallies.setdefault((metric, cls), Tally()).merge(found)
+                if metric in CHARTED and (course := self._course(metric, cls)) is not None:
+                    course.add(found.fine)
 
 
 def _warm_up_left_s(meta: Mapping[str, Any]) -> float:

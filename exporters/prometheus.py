@@ -22,7 +22,8 @@ from prometheus_client.registry import Collector
 
 from exporters.blocks import LEVELS_COMPARED
 from exporters.compare import Comparison, Measurement
-from exporters.live import BOUNDS_S, HISTOGRAMS, WHOLE, BaselineFigures, LiveRun
+from exporters.counted import BOUNDS_S, HISTOGRAMS
+from exporters.live import WHOLE, BaselineFigures, LiveRun
 from exporters.quantiles import LEVELS
 from exporters.record import RequestRecord
 from exporters.run import Run

@@ -57,7 +57,11 @@ class RunStore:
 
     def append(self, records: Iterable[RequestRecord]) -> None:
         """Appends finished requests; they are with the operating system when this returns."""
-        self._requests.write(encode_records(records))
+        self.append_lines(encode_records(records))
+
+    def append_lines(self, lines: bytes) -> None:
+        """As `append`, of records that are encoded already."""
+        self._requests.write(lines)
         self._requests.flush()
 
     def append_engine(self, sample: Mapping[str, Any]) -> None:
@@ -106,10 +110,12 @@ class Journal:
         self.path = folder / f"journal-{safe}{_journal_ending(run_id)}"
         self._file = _open_for_append(self.path)
 
-    def append(self, record: RequestRecord) -> None:
-        """Writes one record; it survives this process, though not the machine."""
-        self._file.write(encode_record(record))
+    def append(self, record: RequestRecord) -> bytes:
+        """Writes one record, which survives this process, though not the machine; returns its line."""
+        line = encode_record(record)
+        self._file.write(line)
         self._file.flush()
+        return line
 
     def close(self) -> None:
         self._file.close()

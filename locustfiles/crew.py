@@ -14,6 +14,7 @@ from gevent.event import Event
 from locust.env import Environment
 
 import tailgate
+from exporters.facts import Facts
 from locustfiles.client.choice import open_clock
 from locustfiles.client.stream import StreamingClient
 from locustfiles.client.target import Target
@@ -190,7 +191,8 @@ class _Part:
         target = Target.resolve(assignment.url)
         clock, self.clock_note = open_clock(settings.clock, target, settings.ring_packets)
         rows = Rows(environment, assignment.url, settings.itl_events)
-        recorder = _recorder(assignment, rows, settings.save_outputs)
+        live = Facts({"slo": settings.slo}) if assignment.live else None
+        recorder = _recorder(assignment, rows, settings.save_outputs, live)
         self.assignment = assignment
         self.settings: Settings = settings
         self.clock_name = clock.name
@@ -231,11 +233,13 @@ class _Part:
         sender = self.sender
         health = sender.health()
         health.host, health.version = HOST, tailgate.__version__
+        lines, counted = sender.recorder.take_fresh()
         report = Report(
             run_id=self.assignment.run_id,
             worker=self.assignment.worker,
             number=self._reports,
-            records=sender.recorder.take_fresh(),
+            lines=lines,
+            counted=counted,
             health=health,
             in_flight=sender.in_flight,
             bodies_sum=f"{sender.recorder.bodies_sum:064x}",
@@ -259,15 +263,15 @@ def _collect_garbage_rarely() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def _recorder(assignment: Assignment, rows: Rows, keep_outputs: bool) -> Recorder:
+def _recorder(assignment: Assignment, rows: Rows, keep_outputs: bool, live: Facts | None) -> Recorder:
     """With its journal in the leader's run directory, or in one of that name here where this machine lacks it."""
     given = Path(assignment.directory)
     here = Path.cwd() / "results" / given.name
     try:
-        return Recorder(assignment.worker, assignment.run_id, given, rows, keep_outputs)
+        return Recorder(assignment.worker, assignment.run_id, given, rows, keep_outputs, live)
     except OSError:
         try:
-            return Recorder(assignment.worker, assignment.run_id, here, rows, keep_outputs)
+            return Recorder(assignment.worker, assignment.run_id, here, rows, keep_outputs, live)
         except OSError as error:
             raise BadInput(f"{error.filename or here}: {error.strerror}", "make it writable") from None
 

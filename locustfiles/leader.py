@@ -155,7 +155,7 @@ class Leader:
         course = self.course
         if course is None or report.run_id != course.run_id or course.summary is not None:
             return
-        course.store.append(report.records)
+        course.store.append_lines(report.lines)
         self.metrics.observe(report)
         known = course.workers.setdefault(report.worker, {})
         known.update({k: v for k, v in msgspec.to_builtins(report.health).items() if v is not None})
@@ -321,6 +321,7 @@ class Leader:
                 longest=server.longest,
                 spacing_s=min(slots * spacing_s, _LONGEST_SPACING_S),
                 sent_ns=time.time_ns(),
+                live=self.metrics.shown,
                 rate_changes=tuple(course.rates.changes) if course.rates else (),
             )
 

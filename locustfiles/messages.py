@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from exporters.counted import Ended
 from exporters.quality import WorkerHealth
-from exporters.record import RequestRecord
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +16,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     `worker` is its name in records. Worker `slot` of `slots` takes requests slot, slot + slots, …; a `guest` came when
     the shares were dealt out already and has none, or requests that are nobody's. `spacing_s` lies between the first
     requests of two of its users, so that connects do not bunch. `sent_ns` is the leader's clock when it sent this.
-    `rate_changes` are those made before it came, as `Pace` has them.
+    `rate_changes` are those made before it came, as `Pace` has them. `live`: somebody can look at the run as it goes.
     """
 
     run_id: str
@@ -36,6 +36,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     longest: int | None
     spacing_s: float
     sent_ns: int
+    live: bool
     rate_changes: tuple[tuple[float, float], ...] = ()
 
 
@@ -82,7 +83,8 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker has to tell since its last report; `number` counts its reports from 0.
 
-    `records` ended since then; everything else is the state of the whole run so far. `bodies_sum` is the sum modulo
+    `lines` are the records, encoded, of what ended since then, and `counted` the same as counts by class, where the run
+    is `live`; everything else is the state of the whole run so far. `bodies_sum` is the sum modulo
     2**256, in hex, of the hashes of all `bodies_count` requests sent, `schedule_sum` the same of the times they were
     due. `done`: its share is used up and nothing is in flight. `final`: nothing will follow.
     """
@@ -90,7 +92,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     worker: str
     number: int
-    records: list[RequestRecord]
+    lines: bytes
+    counted: dict[str, Ended]
     health: WorkerHealth
     in_flight: int
     bodies_sum: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,7 @@ from locust.web import WebUI
 from exporters.compare import Comparison, Measurement
 from exporters.live import LiveRun, Worker
 from exporters.prometheus import RunMetrics
-from exporters.record import RequestRecord
 from locustfiles.messages import Introduction, Report
-
-# Records of many reports are counted together, which costs about half of counting each report alone.
-_TOGETHER, _LATEST_S = 1000, 0.25
 
 
 class MetricsPage:
@@ -29,14 +24,13 @@ class MetricsPage:
         self.directory: Path | None = None
         self._page: RunMetrics | None = None
         self._server: WSGIServer | None = None
-        self._fresh: list[RequestRecord] = []
-        self._counted_s = 0.0
-        self._shown = False
+        self.shown = False
+        """Whether anyone can look; where nobody can, workers need not count."""
 
     def mount(self, web_ui: WebUI, base_path: str) -> None:
         """Adds the page to Locust's web server, which must not have started yet."""
         assert web_ui.app is not None, "made by its constructor"
-        self._shown = True
+        self.shown = True
 
         def metrics() -> Response:
             if self._page is None:
@@ -48,7 +42,7 @@ class MetricsPage:
 
     def serve(self, port: int) -> None:
         """Serves the page on a port of its own, on all interfaces, until this process ends."""
-        self._shown = True
+        self.shown = True
         self._server = WSGIServer(("", port), self._answer, log=None)
         self._server.start()
 
@@ -65,21 +59,18 @@ class MetricsPage:
         live.workers = {name: Worker(host=member.host, clock=member.clock) for name, member in crew.items()}
         live.lost = lost
         self.live, self.directory, self._page = live, directory, RunMetrics(live)
-        self._fresh = []
         if baseline:
             self._page.set_baseline(baseline)
 
     def observe(self, report: Report) -> None:
-        """What a worker reports; not counted where nobody can look, for it is most of what a report costs."""
+        """What a worker reports."""
         live = self.live
-        if live is None or not self._shown:
+        if live is None:
             return
         worker = live.workers.setdefault(report.worker, Worker(host=report.health.host or ""))
         worker.in_flight, worker.health = report.in_flight, report.health
-        self._fresh += report.records
-        if len(self._fresh) >= _TOGETHER or time.monotonic() - self._counted_s >= _LATEST_S:
-            self._count(live)
-            live.tick()
+        live.add(report.counted)
+        live.tick()
 
     def see_engine(self, sample: Mapping[str, Any]) -> None:
         """A sample of the engine's own metrics."""
@@ -89,14 +80,7 @@ class MetricsPage:
     def end(self, summary: Mapping[str, Any], comparison: Comparison | None) -> None:
         """The run is over and has been judged."""
         if self.live is not None:
-            self._count(self.live)
             self.live.finish(summary, comparison)
-
-    def _count(self, live: LiveRun) -> None:
-        fresh, self._fresh = self._fresh, []
-        self._counted_s = time.monotonic()
-        if fresh:
-            live.observe(fresh)
 
     def _answer(self, environ: Mapping[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         if self._page is None:

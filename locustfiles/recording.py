@@ -9,6 +9,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from exporters.columns import Columns
+from exporters.counted import Ended, count_ended
+from exporters.facts import Facts
 from exporters.quality import WorkerHealth
 from exporters.record import Outcome as Kind
 from exporters.record import RequestRecord
@@ -25,10 +28,13 @@ class Recorder:
     """Counts, keeps and passes on what became of this worker's requests: sent = ok + failed + cancelled + in flight.
 
     `window_start_ns` is the end of the warm-up; a request counts if it was sent (open loop: due) after it. Both are by
-    this machine's clock; what a record holds is by the leader's, which that is `ahead_ns` ahead of.
+    this machine's clock; what a record holds is by the leader's, which that is `ahead_ns` ahead of. With `live`, what
+    is known of the run, records are counted too, for whoever looks at the run while it goes.
     """
 
-    def __init__(self, worker: str, run_id: str, directory: Path, rows: Rows, keep_outputs: bool) -> None:
+    def __init__(
+        self, worker: str, run_id: str, directory: Path, rows: Rows, keep_outputs: bool, live: Facts | None = None
+    ) -> None:
         self.window_start_ns = 0
         self.ahead_ns = 0
         self.sent = 0
@@ -40,7 +46,9 @@ class Recorder:
         self._rows = rows
         self._journal = Journal(directory, worker, run_id)
         self._sequence = 0
+        self._live = live
         self._fresh: list[RequestRecord] = []
+        self._fresh_lines: list[bytes] = []
         self._outputs = None
         if keep_outputs:
             (directory / OUTPUTS).mkdir(parents=True, exist_ok=True)
@@ -58,18 +66,21 @@ class Recorder:
         """A request that left has ended, in whatever way."""
         record = self._record(planned, outcome, scheduled_ns, attempt)
         self.ended[record.outcome] += 1
-        self._journal.append(record)
-        self._fresh.append(record)
+        self._fresh_lines.append(self._journal.append(record))
+        if self._live is not None:
+            self._fresh.append(record)
         if self._outputs is not None and outcome.reading is not None and outcome.reading.text is not None:
             text = redacted(outcome.reading.text)
             line = {"index": planned.index, "turn": planned.turn, "attempt": attempt, "text": text}
             self._outputs.write(msgspec.json.encode(line) + b"\n")
         self._rows.enter(record, outcome)
 
-    def take_fresh(self) -> list[RequestRecord]:
-        """The records since this was last called."""
+    def take_fresh(self) -> tuple[bytes, dict[str, Ended]]:
+        """The records since this was last called: their lines, and their counts where those are wanted."""
+        lines, self._fresh_lines = self._fresh_lines, []
         fresh, self._fresh = self._fresh, []
-        return fresh
+        counted = count_ended(Columns.of(fresh), self._live) if self._live is not None and fresh else {}
+        return b"".join(lines), counted
 
     def add_counts(self, health: WorkerHealth) -> None:
         """Puts the counts of the whole run so far into a worker's self-measurement."""

@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from exporters import web_tab
+from exporters.columns import Columns
 from exporters.compare import Measurement, compare
+from exporters.counted import BOUNDS_S, Ended, count_ended
+from exporters.facts import Facts
 from exporters.histogram import RELATIVE_ERROR
 from exporters.live import WHOLE, BaselineFigures, LiveRun, Worker
 from exporters.quality import WorkerHealth
@@ -54,6 +58,39 @@ def test_it_counts_as_its_summary_does_and_ends_exact(tmp_path: Path) -> None:
     live.finish(run.summary)
     for cls in (WHOLE, "chat"):
         assert live.statistics("itl", cls) == run.summary["metrics"]["itl_s"]
+
+
+def test_what_workers_counted_adds_up_to_what_one_would_have_counted() -> None:
+    records = [
+        *(record(i, at_s=i / 10, ttft_s=0.001 * i, gaps_s=(0.01, 0.0125, 70.0), worker=f"w{i % 3}") for i in range(60)),
+        *(record(100 + i, at_s=i, request_class="long", in_window=i > 2, coalesced=1) for i in range(5)),
+        *(failed(200 + i, at_s=i, error=("reset", "http_500")[i % 2]) for i in range(5)),
+    ]
+    about = meta(slo="ttft<30ms")
+    whole, added = LiveRun(about), LiveRun(about)
+    whole.observe(records)
+    for start in range(0, len(records), 7):
+        counted = count_ended(Columns.of(records[start : start + 7]), Facts({"slo": "ttft<30ms"}))
+        added.add(msgspec.msgpack.decode(msgspec.msgpack.encode(counted), type=dict[str, Ended]))
+    for key, tally in whole.tallies.items():
+        other = added.tallies[key]
+        assert np.array_equal(other.at_bounds, tally.at_bounds)
+        assert np.array_equal(other.fine.counts, tally.fine.counts)
+        assert (other.fine.least_s, other.fine.greatest_s) == (tally.fine.least_s, tally.fine.greatest_s)
+        assert other.fine.total_s == pytest.approx(tally.fine.total_s, rel=1e-12)
+    assert whole.tallies["itl", WHOLE].fine.count == 180
+    assert (
+        whole.tallies["itl", "chat"].at_bounds[[BOUNDS_S.index(0.01), BOUNDS_S.index(0.0125), -1]].tolist() == [60] * 3
+    )
+    assert added.requests == whole.requests
+    assert whole.requests == {
+        ("chat", "ok", ""): 60,
+        ("long", "ok", ""): 2,
+        ("chat", "failed", "reset"): 3,
+        ("chat", "failed", "http_500"): 2,
+    }
+    assert (added.sent, added.good, added.tokens) == (whole.sent, whole.good, whole.tokens)
+    assert (whole.good["chat"], whole.tokens["chat", "output"]) == (30, 240)
 
 
 def test_a_point_in_time_rests_on_the_last_observations_that_are_enough() -> None:

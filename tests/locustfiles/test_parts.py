@@ -112,7 +112,8 @@ def _report(number: int, run_id: str = "run", final: bool = False) -> dict[str, 
         run_id=run_id,
         worker="worker-0",
         number=number,
-        records=[record],
+        lines=encode_record(record),
+        counted={},
         health=WorkerHealth(),
         in_flight=0,
         bodies_sum="0",
@@ -147,6 +148,7 @@ def _assignment(slot: int, slots: int, guest: bool) -> Assignment:
         longest=None,
         spacing_s=0.0,
         sent_ns=0,
+        live=False,
     )
 
 
