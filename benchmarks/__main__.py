@@ -23,6 +23,7 @@ PARTS = {
     "validity": "whether runs beyond that say so, and runs below never do",
     "peers": "the field's load generators against the truth (those installed; see benchmarks/peers.py)",
     "client_many": "thousands of slow streams in one process",
+    "memory_growth": "what a long run leaves in memory (ten minutes)",
     "arrivals": "Poisson arrivals as they are really sent, on one worker and on four",
     "arrivals_traces": "the Azure and Mooncake traces at ten times their pace",
     "arrivals_overload": "waiting as queueing theory has it, in open loop; and how closed loop hides it",

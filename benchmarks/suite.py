@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,25 +60,36 @@ class SuiteRun:
         return max(float("inf") if error is None else abs(error) for error in errors)
 
 
+@contextmanager
+def in_scratch(server: TruthServer, streams: int, seconds: float, *options: object) -> Iterator[list[str]]:
+    """The command that keeps `streams` users busy for `seconds`, with further Locust `options`; its run directory, the
+    last word of the command, is gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="tailgate-bench-"))
+    workload = folder / "truth.yaml"
+    workload.write_text(_WORKLOAD)
+    command = python("locust", "-f", "locustfiles/chat.py", "--headless", "-u", streams, "-r", streams)
+    command += ["-t", f"{seconds:.0f}s", "-H", server.url, "--workload", str(workload)]
+    command += ["--warmup", "2", *(str(option) for option in options), "--results", str(folder / "run")]
+    try:
+        yield command
+    finally:
+        shutil.rmtree(folder)
+
+
 def run_suite(server: TruthServer, streams: int, seconds: float, *options: object, core: int | None = None) -> SuiteRun:
     """`streams` users for `seconds` in mid-run, with further Locust `options`. All of it on one core: the client's."""
-    folder = Path(tempfile.mkdtemp(prefix="tailgate-bench-"))
-    workload, results = folder / "truth.yaml", folder / "run"
-    workload.write_text(_WORKLOAD)
     server.get("reset")
-    command = python("locust", "-f", "locustfiles/chat.py", "--headless", "-u", streams, "-r", streams)
-    command += ["-t", f"{_LEAD_S + seconds + _TAIL_S:.0f}s", "-H", server.url, "--workload", str(workload)]
-    command += ["--results", str(results), "--warmup", "2", *(str(option) for option in options)]
-    process = pinned(command, cores()[0] if core is None else core, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        steady = watch_steadily(process, server, _LEAD_S, seconds)
-    finally:
-        _, said = process.communicate()
-    try:
-        summary = json.loads((results / "summary.json").read_text())
-    except OSError:
-        raise BadInput("the suite left no summary", f"it said: {said.strip()[-500:]}") from None
-    shutil.rmtree(folder)
+    with in_scratch(server, streams, _LEAD_S + seconds + _TAIL_S, *options) as command:
+        on = cores()[0] if core is None else core
+        process = pinned(command, on, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            steady = watch_steadily(process, server, _LEAD_S, seconds)
+        finally:
+            _, said = process.communicate()
+        try:
+            summary = json.loads((Path(command[-1]) / "summary.json").read_text())
+        except OSError:
+            raise BadInput("the suite left no summary", f"it said: {said.strip()[-500:]}") from None
     return SuiteRun(streams, summary, server.get("truth"), steady, process.returncode)
 
 
