@@ -9,6 +9,7 @@
 - `schedule`: `{"sha256", "due_in_window"}` and `rate_changes` (`[[seconds, rate], …]`) of an open loop
 - `prefix_cache`: `{"queried_tokens", "hit_tokens", "designed_share"}` by the engine's own counters
 - `window`: `{"start_ns", "end_ns"}`, the end of the warm-up and the stop of sending
+- `master`: `{"cpu_share", "loop_lag_s", "report_interval_s", "said"}` of whoever gathered the workers' reports
 - `workers`: `{worker: measurements of itself}`, see `exporters.quality.WorkerHealth`
 """
 

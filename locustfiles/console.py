@@ -57,6 +57,7 @@ def summary_lines(summary: Mapping[str, Any], meta: Mapping[str, Any], directory
     for objective in summary["objectives"]:
         met = {True: "met", False: "MISSED", None: "cannot be told"}[objective["met"]]
         lines.append(f"objective {objective['text']}: {met}{_reached(objective)}")
+    lines += (meta.get("master") or {}).get("said", [])
     lines.append(f"clock: {summary['quality']['clock']}")
     if summary["valid"]:
         lines.append("valid: yes")

@@ -6,12 +6,13 @@ import time
 from typing import Any
 
 import msgspec
+from locust import runners
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
 from locustfiles.crew import Crew, refusal
-from locustfiles.fleet import ASSIGN, DECISION, PACE, PROPOSAL, READY, REPLY, REPORT_KEY, SEEN, START, STOP
-from locustfiles.messages import Assignment, Decision, Pace, Proposal, Seen, Start, Stop, pack, unpack
+from locustfiles.fleet import ASSIGN, DECISION, PACE, PROPOSAL, READY, REPLY, REPORT_KEY, RHYTHM, SEEN, START, STOP
+from locustfiles.messages import Assignment, Decision, Pace, Proposal, Rhythm, Seen, Start, Stop, pack, unpack
 from locustfiles.sending import LEASE_S
 
 _UNCONFIRMED = 30  # reports remembered until the leader has confirmed them; older ones could renew no lease any more
@@ -30,6 +31,7 @@ class Enlisted:
         runner.register_message(PROPOSAL, self._on_proposal)
         runner.register_message(DECISION, self._on_decision)
         runner.register_message(PACE, self._on_pace)
+        runner.register_message(RHYTHM, self._on_rhythm)
         runner.register_message(SEEN, self._on_seen)
         self._asked = ("", "")
         self._reported_ns: dict[tuple[str, int], int] = {}
@@ -57,6 +59,7 @@ class Enlisted:
 
     def _on_start(self, environment: Environment, msg: Any, **_: Any) -> None:
         start = unpack(msg.data["message"], Start)
+        runners.WORKER_REPORT_INTERVAL = start.report_s
         self._crew.start(start.run_id, start.start_ns, LEASE_S, start.ahead_ns)
 
     def _on_proposal(self, environment: Environment, msg: Any, **_: Any) -> None:
@@ -70,6 +73,10 @@ class Enlisted:
     def _on_pace(self, environment: Environment, msg: Any, **_: Any) -> None:
         pace = unpack(msg.data["message"], Pace)
         self._crew.change_rate(pace.run_id, pace.at_s, pace.rate)
+
+    def _on_rhythm(self, environment: Environment, msg: Any, **_: Any) -> None:
+        # Locust reads it before each pause between two reports.
+        runners.WORKER_REPORT_INTERVAL = unpack(msg.data["message"], Rhythm).report_s
 
     def _on_seen(self, environment: Environment, msg: Any, **_: Any) -> None:
         """The lease counts from when the report left, however long its confirmation lay here unread."""

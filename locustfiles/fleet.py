@@ -1,4 +1,4 @@
-"""How a leader reaches those who send: over Locust's messages to its workers, or by a plain call in one process.
+"""How a leader reaches those who send: over Locust's messages to its workers. (In one process: `locustfiles.alone`.)
 
 Reports ride on Locust's own worker reports, so that a run's records and Locust's rows arrive together.
 """
@@ -16,7 +16,6 @@ from gevent.event import Event
 from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner
 
-from locustfiles.crew import Crew
 from locustfiles.dealing import Cut, Dealer
 from locustfiles.messages import (
     Assignment,
@@ -27,6 +26,7 @@ from locustfiles.messages import (
     Proposal,
     Reply,
     Report,
+    Rhythm,
     Seen,
     Start,
     Stop,
@@ -34,21 +34,23 @@ from locustfiles.messages import (
     unpack,
 )
 from locustfiles.muster import ahead_ns, fault_of
+from locustfiles.strain import Strain
 from tailgate.exits import BadInput
 
 logger = logging.getLogger(__name__)
 
 ASSIGN, READY, START, STOP = "tailgate-assign", "tailgate-ready", "tailgate-start", "tailgate-stop"
 PROPOSAL, REPLY, DECISION = "tailgate-proposal", "tailgate-reply", "tailgate-decision"
-PACE, SEEN = "tailgate-pace", "tailgate-seen"
+PACE, RHYTHM, SEEN = "tailgate-pace", "tailgate-rhythm", "tailgate-seen"
 REPORT_KEY = "tailgate"
 
-REPORT_INTERVAL_S = 1.0
 _PREPARING_S, _ASK_S = 120.0, 1.0
 # Above the drain: cancelling, a last report and its way here.
 _GRACE_S = 12.0
 # Between two runs Locust's workers are strangers for a moment, of their own accord.
 _STRANGER_S, _ASK_AGAIN_S = 3.0, 10.0
+# Locust takes waiting reports one after the other; whoever looks at a page meanwhile gets a turn that often.
+_BREATH_S = 0.05
 
 MakeAssignment = Callable[[int, int, bool], Assignment]
 TakeReport = Callable[[Report], None]
@@ -74,6 +76,10 @@ class Fleet(Protocol):
     def redeals(self) -> list[tuple[int, int]]:
         """(from index, number of workers) of each time that requests were dealt anew in this run."""
 
+    @property
+    def strain(self) -> Strain | None:
+        """What gathering this run's reports costs; None where who leads also sends, and measures itself as such."""
+
     def stop(self, run_id: str, drain_s: float, stop_ns: int) -> None:
         """Has everyone end, as of `stop_ns`, and waits for the last reports; not for those of a worker that is gone."""
 
@@ -85,66 +91,6 @@ class Fleet(Protocol):
 
     def dismiss(self) -> None:
         """Tells the workers to leave: there will be no run."""
-
-
-class Alone:
-    """Leader and crew in one process."""
-
-    def __init__(self, crew: Crew, take: TakeReport) -> None:
-        self._crew = crew
-        self._take = take
-        self._done = False
-
-    @property
-    def lost(self) -> dict[str, str]:
-        return {}
-
-    def enlist(self, make: MakeAssignment) -> dict[str, Introduction]:
-        self._done = False
-        assignment = make(0, 1, False)
-        introduction = self._crew.prepare(assignment)
-        if introduction.fault:
-            raise BadInput(introduction.fault)
-        return {assignment.worker: introduction}
-
-    def start(self, run_id: str, start_ns: int, cut: Cut | None) -> None:
-        self._crew.start(run_id, start_ns)
-        gevent.spawn(self._report_regularly)
-
-    def change_rate(self, run_id: str, at_s: float, rate: float) -> None:
-        self._crew.change_rate(run_id, at_s, rate)
-
-    @property
-    def redeals(self) -> list[tuple[int, int]]:
-        return []
-
-    def stop(self, run_id: str, drain_s: float, stop_ns: int) -> None:
-        self._crew.end(drain_s, stop_ns)
-        self._pass_on()
-
-    def hurry(self, run_id: str) -> None:
-        self._crew.end(0)
-
-    def all_done(self) -> bool:
-        return self._done
-
-    def dismiss(self) -> None:
-        pass
-
-    def crew_is_done(self) -> None:
-        """The crew's share is used up."""
-        gevent.spawn(self._pass_on)
-
-    def _report_regularly(self) -> None:
-        while self._crew.in_run:
-            gevent.sleep(REPORT_INTERVAL_S)
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        report = self._crew.report()
-        if report is not None:
-            self._done = report.done
-            self._take(report)
 
 
 class _Member:
@@ -184,6 +130,8 @@ class Distributed:
         self._start_ns: int | None = None
         self._changed = Event()
         self._dealer: Dealer | None = None
+        self._strain: Strain | None = None
+        self._breathed_s = 0.0
         self._strangers: dict[str, float] = {}
         runner.register_message(READY, self._on_ready)
         runner.register_message(REPLY, self._on_reply)
@@ -232,6 +180,7 @@ class Distributed:
 
     def start(self, run_id: str, start_ns: int, cut: Cut | None) -> None:
         self._start_ns = start_ns
+        self._strain = Strain(lambda report_s: self._change_rhythm(run_id, report_s))
         for client_id in self._members:
             self._start_one(client_id)
         if cut is not None:
@@ -245,10 +194,16 @@ class Distributed:
     def redeals(self) -> list[tuple[int, int]]:
         return self._dealer.redeals if self._dealer else []
 
+    @property
+    def strain(self) -> Strain | None:
+        return self._strain
+
     def stop(self, run_id: str, drain_s: float, stop_ns: int) -> None:
         self._make = None
         if self._dealer is not None:
             self._dealer.close()
+        if self._strain is not None:
+            self._strain.end()
         self._tell_to_stop(run_id, drain_s, stop_ns)
         deadline = time.monotonic() + drain_s + _GRACE_S
         while time.monotonic() < deadline:
@@ -273,8 +228,18 @@ class Distributed:
 
     def _start_one(self, client_id: str) -> None:
         assert self._start_ns is not None, "the run has begun"
-        ahead = self._members[client_id].ahead_ns
-        self._send(START, Start(run_id=self._run_id, start_ns=self._start_ns, ahead_ns=ahead), client_id)
+        assert self._strain is not None, "made as it began"
+        start = Start(
+            run_id=self._run_id,
+            start_ns=self._start_ns,
+            ahead_ns=self._members[client_id].ahead_ns,
+            report_s=self._strain.interval_s,
+        )
+        self._send(START, start, client_id)
+
+    def _change_rhythm(self, run_id: str, report_s: float) -> None:
+        for client_id in self._members:
+            self._send(RHYTHM, Rhythm(run_id=run_id, report_s=report_s), client_id)
 
     def _tell_to_stop(self, run_id: str, drain_s: float, stop_ns: int | None = None) -> None:
         for client_id in self._members:
@@ -374,3 +339,6 @@ class Distributed:
             self._send(SEEN, Seen(run_id=report.run_id, number=report.number), client_id)
         self._take(report)
         self._changed.set()
+        if time.monotonic() > self._breathed_s + _BREATH_S:
+            gevent.sleep(0)
+            self._breathed_s = time.monotonic()

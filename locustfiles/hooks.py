@@ -21,12 +21,14 @@ from locust.env import Environment
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
 from locustfiles import console, locust_stats, rate_page, tail_tab
+from locustfiles.alone import Alone
 from locustfiles.crew import Crew
 from locustfiles.enlisted import Enlisted
-from locustfiles.fleet import REPORT_INTERVAL_S, Alone, Distributed
+from locustfiles.fleet import Distributed
 from locustfiles.leader import Course, Leader, ask_server
 from locustfiles.options import add_options
 from locustfiles.settings import ApiKey, chosen, read_settings
+from locustfiles.strain import REPORT_INTERVAL_S
 from locustfiles.web import Admission, announce_starts
 from locustfiles.web_login import Credentials, require_login
 from tailgate.exits import BadInput, Exit

@@ -210,6 +210,7 @@ class Leader:
             window={"start_ns": window_start, "end_ns": stop_ns},
             workers=course.workers,
             sent=sent_in_all(course.sums.values()),
+            master=self.fleet.strain.facts() if self.fleet.strain else None,
             **self._kept(course, window_start, stop_ns),
         )
         summary = course.summary = store.finish()

@@ -65,10 +65,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """All are ready: offsets count from `start_ns` (epoch ns by the leader's clock).
 
     The receiver's own clock is `ahead_ns` ahead of that: 0 where no difference could be told from the network's delay.
+    Every `report_s` seconds a report is due.
     """
 
     run_id: str
     start_ns: int
+    report_s: float
     ahead_ns: int = 0
 
 
@@ -138,6 +140,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
 
 
+class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
+    """From now on a report is due every `report_s` seconds."""
+
+    run_id: str
+    report_s: float
+
+
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The report of this number has come: its sender is not given up, and may send on for a while."""
 
@@ -145,8 +154,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     number: int
 
 
-Message = Assignment | Introduction | Start | Stop | Report | Proposal | Reply | Decision | Pace | Seen
-M = TypeVar("M", Assignment, Introduction, Start, Stop, Report, Proposal, Reply, Decision, Pace, Seen)
+Message = Assignment | Introduction | Start | Stop | Report | Proposal | Reply | Decision | Pace | Rhythm | Seen
+M = TypeVar("M", Assignment, Introduction, Start, Stop, Report, Proposal, Reply, Decision, Pace, Rhythm, Seen)
 
 
 def pack(message: Message) -> bytes:
