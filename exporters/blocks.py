@@ -9,7 +9,7 @@ Vogelsang, Econometric Theory 21, 2005).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from exporters.columns import ABSENT, Bools, Columns
 from exporters.facts import Window
-from exporters.histogram import bucket_of
+from exporters.histogram import BUCKETS, bucket_of
 from exporters.quantiles import Floats
 from exporters.run import Run
 from exporters.summary import good_requests
@@ -26,7 +26,6 @@ from tailgate.thresholds import COMPARED, LEVELS_COMPARED
 MOST_BLOCKS = 16
 LEAST_BLOCKS = 6
 PER_REQUEST = ("ttft", "tpot", "e2e", "stall")
-_CHUNK = 1 << 20
 
 Matrix = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -71,7 +70,7 @@ def number_of_blocks(window_s: float, mean_e2e_s: float) -> int:
 
 
 def blocks_of(run: Run) -> Blocks:
-    """The run in blocks. Memory beyond the run's own columns is about 16 bytes a gap."""
+    """The run in blocks. Memory beyond the run's own columns is about 8 bytes a gap."""
     columns, window = run.columns, run.window
     inside = columns.in_window
     e2e = columns.values("e2e_s", inside)
@@ -79,8 +78,8 @@ def blocks_of(run: Run) -> Blocks:
     block = _block_of_request(columns, window, blocks)
     latencies, exact = {}, {}
     for metric in COMPARED:
-        values, owner = columns.values_with_owner(f"{metric}_s", inside)
-        latencies[metric] = _count(values, block[owner], blocks)
+        latencies[metric] = _count(columns.parts(f"{metric}_s", inside), block, blocks)
+        values = columns.values(f"{metric}_s", inside)
         levels = list(LEVELS_COMPARED.values())
         found = np.quantile(values, levels, overwrite_input=True) if values.size else np.full(len(levels), np.nan)
         exact[metric] = dict(zip(levels, found.tolist(), strict=True))
@@ -106,19 +105,13 @@ def _block_of_request(columns: Columns, window: Window, blocks: int) -> Matrix:
     return np.clip(position, 0, blocks - 1).astype(np.int64)
 
 
-def _count(values: Floats, block: Matrix, blocks: int) -> BlockCounts:
-    """Histogram counts by block, in slices so that ten million gaps need no ten million temporaries at once."""
-    if not values.size:
-        return BlockCounts(np.empty(0, dtype=np.int64), np.zeros((blocks, 0), dtype=np.int64))
-    low = int(bucket_of(values.min(keepdims=True))[0])
-    width = int(bucket_of(values.max(keepdims=True))[0]) - low + 1
-    counts = np.zeros(blocks * width, dtype=np.int64)
-    for start in range(0, values.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        counts += np.bincount(block[part] * width + (bucket_of(values[part]) - low), minlength=counts.size)
-    table = counts.reshape(blocks, width)
+def _count(parts: Iterable[tuple[Floats, Matrix]], block: Matrix, blocks: int) -> BlockCounts:
+    """Histogram counts by block; `parts` are values and the positions of their requests, `block` is each request's."""
+    table = np.zeros((blocks, BUCKETS), dtype=np.int64)
+    for values, owner in parts:
+        table += np.bincount(block[owner] * BUCKETS + bucket_of(values), minlength=table.size).reshape(table.shape)
     held = np.flatnonzero(table.any(axis=0))
-    return BlockCounts(held + low, np.ascontiguousarray(table[:, held]))
+    return BlockCounts(held, np.ascontiguousarray(table[:, held]))
 
 
 def _tokens_delivered(columns: Columns, window: Window, blocks: int) -> Floats:

@@ -8,9 +8,10 @@ longest gap of one request. Only requests that succeeded yield latencies. Send l
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ _FROM_RECORD = (
 )
 RETRY, SHORT, OPENS, CLOSES = "retry", "short", "opens a conversation", "closes a conversation"
 ABSENT = np.iinfo(np.int64).min
+_GAPS_AT_ONCE = 1 << 17
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -63,7 +65,7 @@ class Columns:
     """n requests. Integer columns are int64 with `ABSENT` where a record had none.
 
     `gaps_ns` is flat, in request order; request i owns `gaps_ns[gap_starts[i]:gap_starts[i + 1]]` (n + 1 starts).
-    `gap_tokens` runs parallel to `gaps_ns`, 0 where the server did not say; None where no request had it.
+    `gap_tokens` (int32) runs parallel to `gaps_ns`, 0 where the server did not say; None where no request had it.
     `marked` holds the positions of the few requests that are a `RETRY`, were answered `SHORT`, bear a note, or are a
     conversation's first (`OPENS`) or its last, well answered (`CLOSES`).
     """
@@ -88,7 +90,7 @@ class Columns:
     counted_events: Bools
     gaps_ns: Ints
     gap_starts: Ints
-    gap_tokens: Ints | None
+    gap_tokens: np.ndarray[Any, np.dtype[np.int32]] | None
     classes: list[str]
     workers: list[str]
     errors: list[str | None]
@@ -99,7 +101,7 @@ class Columns:
     def of(records: Iterable[RequestRecord]) -> Columns:
         """The columns of `records`, in their order; one pass, no record is kept."""
         stamps = array("q")
-        gaps, tokens, starts = array("q"), array("q"), array("q", [0])
+        gaps, tokens, starts = array("q"), array("i"), array("q", [0])
         classes: dict[str, int] = {}
         workers: dict[str, int] = {}
         errors: list[str | None] = []
@@ -150,7 +152,7 @@ class Columns:
             **flags,
             gaps_ns=_int64(gaps),
             gap_starts=_int64(starts),
-            gap_tokens=_int64(tokens) if len(tokens) else None,
+            gap_tokens=np.frombuffer(tokens, dtype=np.int32) if len(tokens) else None,
             classes=list(classes),
             workers=list(workers),
             errors=errors,
@@ -171,23 +173,22 @@ class Columns:
         counts = {mark: int(chosen[positions].sum()) for mark, positions in sorted(self.marked.items())}
         return {mark: count for mark, count in counts.items() if count}
 
-    @cached_property
-    def gap_owner(self) -> Ints:
-        """For each gap the position of its request."""
-        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.gap_starts))
-
     def values(self, metric: str, chosen: Bools) -> Floats:
-        """The observations of `metric` (seconds) among the requests where `chosen` (length n) is true."""
-        values, _ = self.values_with_owner(metric, chosen)
-        return values
+        """The observations of `metric` (seconds) among the requests where `chosen` (length n) is true, as an array of
+        the caller's own."""
+        found = array("d")
+        for values, _ in self.parts(metric, chosen):
+            found.frombytes(values.tobytes())
+        return np.frombuffer(found, dtype=np.float64) if found else np.empty(0)
 
-    def values_with_owner(self, metric: str, chosen: Bools) -> tuple[Floats, Ints]:
-        """As `values`, with the position of the request each observation belongs to."""
+    def parts(self, metric: str, chosen: Bools) -> Iterator[tuple[Floats, Ints]]:
+        """As `values`, a part after the other, with the position of the request each observation belongs to."""
         if metric in ("itl_s", "itl_token_s"):
-            return self._gaps(metric, chosen & self.ok)
-        per_request = self.per_request(metric)
-        position = np.flatnonzero(chosen & ~np.isnan(per_request)).astype(np.int64)
-        return per_request[position], position
+            yield from self._gaps(metric, chosen & self.ok)
+        else:
+            per_request = self.per_request(metric)
+            position = np.flatnonzero(chosen & ~np.isnan(per_request)).astype(np.int64)
+            yield per_request[position], position
 
     def per_request(self, metric: str) -> Floats:
         """One value a request (seconds), NaN where it has none; for every metric but the gaps themselves."""
@@ -199,18 +200,21 @@ class Columns:
     def _computed(self) -> dict[str, Floats]:
         return {}
 
-    def _gaps(self, metric: str, chosen: Bools) -> tuple[Floats, Ints]:
-        counts = np.diff(self.gap_starts)
-        if metric == "itl_s":
-            of_chosen = np.repeat(chosen, counts)
-            owner = np.repeat(np.flatnonzero(chosen).astype(np.int64), counts[chosen])
-            gaps = np.multiply(self.gaps_ns[of_chosen], 1e-9, dtype=np.float64)
-            return gaps, owner
-        if self.gap_tokens is None:
-            return np.empty(0), np.empty(0, dtype=np.int64)
-        times = np.where(np.repeat(chosen, counts), self.gap_tokens, 0)
-        share: Floats = self.gaps_ns / np.maximum(self.gap_tokens, 1) * 1e-9
-        return np.repeat(share, times), np.repeat(self.gap_owner, times)
+    def _gaps(self, metric: str, chosen: Bools) -> Iterator[tuple[Floats, Ints]]:
+        """In parts, because all gaps at once are most of what a long run takes up, and each copy is as much again."""
+        firsts = np.searchsorted(self.gap_starts, np.arange(0, self.gaps_ns.size, _GAPS_AT_ONCE))
+        for first, end in pairwise([*np.unique(firsts).tolist(), len(self)]):
+            if not chosen[first:end].any():
+                continue
+            owner = np.repeat(np.arange(first, end), np.diff(self.gap_starts[first : end + 1]))
+            mine = chosen[owner]
+            owner, part = owner[mine], slice(self.gap_starts[first], self.gap_starts[end])
+            gaps = self.gaps_ns[part][mine]
+            if metric == "itl_s":
+                yield gaps * 1e-9, owner
+            elif self.gap_tokens is not None:
+                tokens = self.gap_tokens[part][mine]
+                yield np.repeat(gaps / np.maximum(tokens, 1) * 1e-9, tokens), np.repeat(owner, tokens)
 
     def longest_gap_s(self) -> Floats:
         """Each request's longest gap, NaN where it has none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def _part(
     """The part of a summary that exists for the whole and for each class alike; `chosen` are its requests."""
     requests = _requests(columns, chosen)
     of_class = chosen | (~columns.in_window & np.isin(columns.class_code, np.unique(columns.class_code[chosen])))
-    values = {metric: columns.values(metric, chosen) for metric in METRICS}
+    metrics, adjusted = _latencies(columns, chosen, requests["failed"])
     return {
         "requests": requests,
         "answers": _answers(columns, chosen),
@@ -92,15 +93,28 @@ def _part(
         "tokens": _tokens(columns, chosen & columns.ok),
         "prompt_lengths": _prompt_lengths(columns, chosen & columns.ok),
         "conversations": _conversations(columns),
-        "metrics": {metric: statistics(found) for metric, found in values.items()},
-        "error_adjusted": {
-            metric: adjusted_statistics(values[metric], requests["failed"])
-            for metric in ADJUSTED
-            if values[metric].size or requests["failed"]
-        },
+        "metrics": metrics,
+        "error_adjusted": adjusted,
         "goodput": _goodput(columns, chosen, of_class, window, objectives, slo),
-        "objectives": [_objective(o, values, requests) for o in objectives if o.statistic or o.metric == "error_share"],
+        "objectives": [
+            _objective(o, metrics, requests, partial(columns.values, f"{o.metric}_s", chosen))
+            for o in objectives
+            if o.statistic or o.metric == "error_share"
+        ],
     }
+
+
+def _latencies(columns: Columns, chosen: Bools, failed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Each metric's statistics, plain and error-adjusted; its values go before the next one's come, being many."""
+    plain: dict[str, Any] = {}
+    adjusted: dict[str, Any] = {}
+    for metric in METRICS:
+        values = columns.values(metric, chosen)
+        plain[metric] = statistics(values)
+        if metric in ADJUSTED and (values.size or failed):
+            adjusted[metric] = adjusted_statistics(values, failed)
+        del values
+    return plain, adjusted
 
 
 def _quickest_connection(columns: Columns) -> float | None:
@@ -268,17 +282,22 @@ def _reached(columns: Columns, objective: Objective) -> Floats:
     return reached
 
 
-def _objective(objective: Objective, values: Mapping[str, Floats], requests: Mapping[str, Any]) -> dict[str, Any]:
-    """A run-wide objective, the value the run reached and whether that met it; None where it cannot be told."""
+def _objective(
+    objective: Objective, metrics: Mapping[str, Any], requests: Mapping[str, Any], values: Callable[[], Floats]
+) -> dict[str, Any]:
+    """A run-wide objective, the value the run reached and whether that met it; None where it cannot be told.
+
+    `values` are its metric's, for a quantile that `metrics` lack.
+    """
     if objective.metric == "error_share":
         value = requests["failed"] / requests["sent"] if requests["sent"] else None
     else:
         name = objective.statistic or "max"
-        found = statistics(values[f"{objective.metric}_s"])
-        if name not in found:
-            level = level_of(name)
-            found[name] = float(np.quantile(values[f"{objective.metric}_s"], level)) if found["count"] else None
-        value = found[name]
+        found = metrics[f"{objective.metric}_s"]
+        if name in found:
+            value = found[name]
+        else:
+            value = float(np.quantile(values(), level_of(name), overwrite_input=True)) if found["count"] else None
     return {"text": objective.text, "value": value, "met": None if value is None else value < objective.limit}
 
 

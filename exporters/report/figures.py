@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,14 +72,14 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
         figure, axes = axes_of(5.4, 3.3)
         most = 0
         for curve in curves:
-            values = _pooled(curve.measured, metric)
+            values = _ordered(curve.measured, metric)
             if values.size < 2:
                 continue
             most = max(most, values.size)
             if len(curve.measured) > 1:
                 for run in curve.measured:
-                    _quantile_line(axes, np.sort(_pooled([run], metric)), curve.colour, thin=True)
-            _quantile_line(axes, np.sort(values), curve.colour)
+                    _quantile_line(axes, _ordered([run], metric), curve.colour, thin=True)
+            _quantile_line(axes, values, curve.colour)
         if not most:
             return None
         axes.set_yscale("log")
@@ -94,11 +94,12 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
 
 def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None:
     """Share of the observations by latency; both axes logarithmic, so that rare ones are seen. None without data."""
-    pooled = [(_pooled(curve.measured, metric), curve.colour) for curve in curves]
-    pooled = [(values[values > 0], colour) for values, colour in pooled if (values > 0).any()]
+    ordered = [(_ordered(curve.measured, metric), curve.colour) for curve in curves]
+    pooled = [(values[np.searchsorted(values, 0, side="right") :], colour) for values, colour in ordered]
+    pooled = [(values, colour) for values, colour in pooled if values.size]
     if not pooled:
         return None
-    low = min(float(np.quantile(values, 0.001)) for values, _ in pooled)
+    low = min(float(_quantiles(values, np.array([0.001]))[0]) for values, _ in pooled)
     high = max(float(values.max()) for values, _ in pooled)
     edges = np.geomspace(low * 0.98, max(high * 1.02, low * 1.2), 90)
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": f"distribution {metric}"}):
@@ -149,8 +150,21 @@ def axes_of(width: float, height: float) -> tuple[Figure, Any]:
     return figure, figure.subplots()
 
 
-def _pooled(measured: Iterable[Run | Measurement], metric: str) -> Floats:
-    return np.concatenate([_values(one, metric) for one in measured] or [np.empty(0)])
+def _ordered(measured: Sequence[Run | Measurement], metric: str) -> Floats:
+    """Every observation of all of them, ascending."""
+    values = [_values(one, metric) for one in measured]
+    pooled = values[0] if len(values) == 1 else np.concatenate(values or [np.empty(0)])
+    pooled.sort()
+    return pooled
+
+
+def _quantiles(ordered: Floats, levels: Floats) -> Floats:
+    """As `np.quantile` of what is in order already, without a copy of it."""
+    position = levels * (ordered.size - 1)
+    below = np.floor(position).astype(np.int64)
+    low, high = ordered[below], ordered[np.minimum(below + 1, ordered.size - 1)]
+    found: Floats = low + (high - low) * (position - below)
+    return found
 
 
 def _values(one: Run | Measurement, metric: str) -> Floats:
@@ -167,7 +181,7 @@ def _quantile_line(axes: Any, ordered: Floats, colour: str, *, thin: bool = Fals
     told = max(1 - LEAST_BEYOND / ordered.size, 0.0)
     last = 1 - 0.5 / ordered.size
     levels = 1 - np.geomspace(1, 1 - last, _POINTS)
-    values = np.interp(levels * (ordered.size - 1), np.arange(ordered.size), ordered) * 1e3
+    values = _quantiles(ordered, levels) * 1e3
     solid = levels <= told
     width, alpha = (0.7, 0.45) if thin else (2.0, 1.0)
     axes.plot(_stretch(levels[solid]), values[solid], color=colour, linewidth=width, alpha=alpha)
@@ -190,16 +204,13 @@ def latency_ticks(axis: Any, low: float, high: float) -> None:
 def _over_time(run: Run, metric: str, level: float) -> tuple[Floats, Floats]:
     """That quantile (ms) in about forty slices of the window, by when its request was sent; none where too few."""
     columns, window = run.columns, run.window
-    values, owner = columns.values_with_owner(metric, columns.in_window)
-    at = (columns.sent_ns[owner] - window.start_ns) * 1e-9
     edges = np.linspace(0, window.seconds, 41)
-    order = np.argsort(at, kind="stable")
-    ends = np.searchsorted(at[order], edges)
-    found = [
-        ((edges[i] + edges[i + 1]) / 2, float(np.quantile(inside, level)) * 1e3)
-        for i, inside in enumerate(np.split(values[order], ends)[1:-1])
-        if inside.size
-    ]
+    slot = np.searchsorted(edges, (columns.sent_ns - window.start_ns) * 1e-9, side="right") - 1
+    found = []
+    for i in range(40):
+        inside = columns.values(metric, columns.in_window & (slot == i))
+        if inside.size:
+            found.append(((edges[i] + edges[i + 1]) / 2, float(np.quantile(inside, level, overwrite_input=True)) * 1e3))
     return np.array([middle for middle, _ in found]), np.array([value for _, value in found])
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from exporters.blocks import blocks_of
+from exporters.columns import Columns
 from exporters.quantiles import enough, statistics
 from exporters.record import RequestRecord, decode_record, encode_record
+from exporters.run import Run
 from exporters.summary import exit_code, summarise
 from exporters.tables import said_of_answers, said_of_prompts
 from tests.support.runs import START_NS, failed, meta, queueing_records, record
@@ -28,6 +33,40 @@ def test_every_latency_is_what_numpy_makes_of_the_records() -> None:
         assert (found[name]["min"], found[name]["max"]) == (pytest.approx(values.min()), pytest.approx(values.max()))
         for level, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
             assert found[name][level] == pytest.approx(np.quantile(values, share)), (name, level)
+
+
+def test_gaps_taken_in_parts_are_all_of_them_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporters.columns._GAPS_AT_ONCE", 7)
+    rng = np.random.default_rng(4)
+    records = []
+    for index in range(60):
+        gaps = tuple(rng.integers(1, 99, size=rng.integers(0, 20)) / 1000)
+        tokens = rng.integers(0, 4, size=len(gaps)).tolist() if index % 3 else None
+        records.append(record(index, gaps_s=gaps, gap_tokens=tokens, request_class=("a", "b")[index % 2]))
+        records.append(failed(1000 + index, gaps_ns=[10**9, 10**9]))
+    columns = Columns.of(records)
+    chosen = columns.class_code == columns.classes.index("b")
+    mine = [r for r in records if r.request_class == "b" and r.outcome == "ok"]
+    assert np.array_equal(columns.values("itl_s", chosen), [gap * 1e-9 for r in mine for gap in r.gaps_ns])
+    by_token = [
+        gap / k * 1e-9 for r in mine for gap, k in zip(r.gaps_ns, r.gap_tokens or [], strict=False) for _ in range(k)
+    ]
+    assert np.array_equal(columns.values("itl_token_s", chosen), by_token)
+    owners = np.concatenate([owner for _, owner in columns.parts("itl_s", chosen)])
+    assert [records[i].index for i in owners] == [r.index for r in mine for _ in r.gaps_ns]
+
+
+def test_a_long_runs_gaps_are_never_in_memory_more_than_once_beside_its_columns(tmp_path: Path) -> None:
+    gaps = [9_000_000 + i for i in range(1000)]
+    columns = Columns.of(record(i, at_s=i * 0.02, gaps_ns=gaps, request_class=("a", "b")[i % 2]) for i in range(2000))
+    run = Run(tmp_path, meta(), columns)
+    tracemalloc.start()
+    try:
+        for make in (lambda: run.summary, lambda: blocks_of(run)):
+            make()
+            assert tracemalloc.get_traced_memory()[1] < 12 * columns.gaps_ns.size
+    finally:
+        tracemalloc.stop()
 
 
 def test_itl_counts_token_events_less_requests() -> None:
