@@ -11,7 +11,7 @@ from gevent.event import Event
 
 from exporters.quality import WorkerHealth
 from locustfiles.client.clock import Clock
-from locustfiles.client.errors import API_ERROR, CONNECT, EMPTY, RESET, TIMEOUT_CONNECT
+from locustfiles.client.errors import CONNECT
 from locustfiles.client.reading import Asked
 from locustfiles.client.stream import Cancelled, Outcome, StreamingClient
 from locustfiles.conversation import next_turn
@@ -19,19 +19,13 @@ from locustfiles.easing import Easing
 from locustfiles.feed import Deal, Feed, Ticket, due_digest_of
 from locustfiles.pacing import Pacer
 from locustfiles.recording import Recorder, crashed
+from locustfiles.retries import pause_s
 from locustfiles.room import Room
 from locustfiles.self_watch import SelfWatch
 from workloads import Plan
 
 logger = logging.getLogger(__name__)
 
-# After these the same request may well succeed: a busy server, a lost connection.
-_AGAIN = frozenset(
-    {CONNECT, TIMEOUT_CONNECT, RESET, EMPTY, *(f"http_{status}" for status in (408, 429, 500, 502, 503, 504))}
-)
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 30.0
-_LONGEST_ASKED_S = 120.0
 _KILL_S = 5.0
 _AHEAD_S = 0.1
 _LONGEST_SLEEP_S = 3600.0
@@ -230,18 +224,15 @@ class Sender:
 
     def _send_until_done(self, ticket: Ticket, due_s: float | None) -> Outcome | None:
         """The last sending's outcome; None where it did not come to one."""
-        wait_s = _FIRST_WAIT_S
         for attempt in range(1 + self._retries):
             outcome = self._send(ticket, attempt, due_s)
-            if outcome is not None and not self.open_loop:
+            if outcome is None:
+                break
+            if not self.open_loop:
                 self._ease_off(outcome)
-            if outcome is None or not _may_succeed_later(outcome) or attempt == self._retries:
+            wait_s = pause_s(outcome, attempt) if attempt < self._retries else None
+            if wait_s is None or self.over.wait(wait_s):
                 break
-            asked_s = outcome.reading.retry_after_s if outcome.reading else None
-            # Coming back earlier than the server asked is no retry it would want; waiting for hours is no load.
-            if (asked_s or 0.0) > _LONGEST_ASKED_S or self.over.wait(wait_s if asked_s is None else asked_s):
-                break
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         return outcome
 
     def _ease_off(self, outcome: Outcome) -> None:
@@ -283,16 +274,39 @@ class Sender:
         left = False
         me = gevent.getcurrent()
 
-        def leave() -> None:
+        def leave(depart: Callable[[], None]) -> None:
+            if not left:
+                if scheduled_ns is not None:
+                    if leave_on_time(scheduled_ns, depart):
+                        return
+                    self._wait_for_lease(planned.index)
+                    if self._stop_ns is not None and scheduled_ns > self._stop_ns:
+                        raise NotOurs
+                elif not self._may_send:
+                    self._wait_for_lease(planned.index)
+                note_left()
+            depart()
+
+        def leave_on_time(due_ns: int, depart: Callable[[], None]) -> bool:
+            gone = False
+
+            def depart_if_allowed() -> None:
+                nonlocal gone
+                gone = self._may_send and (self._stop_ns is None or due_ns <= self._stop_ns)
+                if gone:
+                    self._held.pop(me, None)
+                    depart()
+
+            try:
+                self._pacer.call_at(due_ns, depart_if_allowed, planned.index)
+            finally:
+                # Also where this greenlet was killed meanwhile.
+                if gone:
+                    note_left()
+            return gone
+
+        def note_left() -> None:
             nonlocal left
-            if left:
-                return
-            if scheduled_ns is not None:
-                self._pacer.wait(scheduled_ns, planned.index)
-            if not self._may_send:
-                self._wait_for_lease(planned.index)
-            if self._stop_ns is not None and (scheduled_ns or 0) > self._stop_ns:
-                raise NotOurs
             left = True
             self._held.pop(me, None)
             self._in_flight += 1
@@ -301,10 +315,10 @@ class Sender:
         self._aloft.add(me)
         self._landed.clear()
         try:
-            outcome = self._client.perform(planned.endpoint, planned.body, asked, before_send=leave)
+            outcome = self._client.perform(planned.endpoint, planned.body, asked, departure=leave)
             if not left:
                 # There was no connection: that it could not be had is its sending.
-                leave()
+                leave(lambda: None)
         except NotOurs:
             return None
         except Cancelled as cancelled:
@@ -383,8 +397,3 @@ class Sender:
             self.perform(ticket, due_s)
         finally:
             self._room.leave()
-
-
-def _may_succeed_later(outcome: Outcome) -> bool:
-    """Whether to send it again; an error inside a stream counts where it came first: vLLM tells a full queue so."""
-    return outcome.error in _AGAIN or (outcome.error == API_ERROR and not len(outcome.arrivals_ns))

@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from array import array
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gevent
@@ -127,8 +128,16 @@ class Connection:
         raw = bytes(_view[:length])
         if self.receiver:
             self.receiver.received(raw)
-        elif self.codec.decode(raw):
-            # Idle, yet there is more than TLS's own housekeeping: whatever it answers, it is no request of ours.
+        else:
+            self.take_unasked(raw)
+
+    def take_unasked(self, raw: bytes) -> None:
+        """What came while no request is under way: more than TLS's own housekeeping answers none of ours."""
+        try:
+            answers = self.codec.decode(raw)
+        except ssl.SSLError:
+            answers = raw
+        if answers:
             self.close()
 
     def acknowledged(self) -> int | None:
@@ -151,20 +160,28 @@ class Connection:
 
         Raises `OSError`; `TimeoutError` where the server takes longer than `timeout_s` to make room.
         """
-        sent = self._send_some(raw)
+        sent = self.send_some(raw)
         end = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        self._writing = True
-        try:
+        with self.kept():
             while sent < len(raw):
                 if not wait_writable(gevent.get_hub(), self.fd, end - time.monotonic()):
                     raise TimeoutError("the request could not be sent in time")
-                sent += self._send_some(memoryview(raw)[sent:])
+                sent += self.send_some(memoryview(raw)[sent:])
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """The file descriptor stays ours meanwhile, even where the connection is closed: somebody is about to use it,
+        in another thread perhaps, and must not find another's there."""
+        self._writing = True
+        try:
+            yield
         finally:
             self._writing = False
             if not self.open:
                 self.sock.close()
 
-    def _send_some(self, raw: bytes | memoryview) -> int:
+    def send_some(self, raw: bytes | memoryview) -> int:
+        """Hands to the kernel what it takes at once; returns how many bytes. Raises `OSError`."""
         if not self.open:
             raise BrokenPipeError(errno.EPIPE, "closed while sending")
         try:
@@ -181,7 +198,7 @@ class Connection:
         self.receiver = None
         self.clock.closing(self)
         if self._writing:
-            # A greenlet waits for this very file descriptor: wake it, and leave the closing to it.
+            # Somebody waits for this very file descriptor: wake it, and leave the closing to it.
             with contextlib.suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
         else:

@@ -7,6 +7,7 @@ Shapes: OpenAI's API reference (chat, completions, responses) and replies captur
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import le
 from typing import Any
 
@@ -112,6 +113,7 @@ class Tally:
 
     __slots__ = (
         "_calls",
+        "_responses_api",
         "answered_end",
         "cached_tokens",
         "failure",
@@ -122,7 +124,6 @@ class Tally:
         "plain",
         "prompt_tokens",
         "seen",
-        "take",
         "texts",
         "token_counts",
         "token_ends",
@@ -143,7 +144,12 @@ class Tally:
         self.texts: dict[int, list[str]] | None = {} if keep_text else None
         self._calls: dict[int, dict[str, Any]] = {}
         self.plain = not (responses_api or keep_text)
-        self.take = self._take_responses if responses_api else self._take_chunk
+        self._responses_api = responses_api
+
+    @property
+    def take(self) -> Callable[[bytes, int], None]:
+        """Reads one event: its data, and the offset of its end."""
+        return self._take_responses if self._responses_api else self._take_chunk
 
     def fail(self, kind: str, message: str) -> None:
         """Records a failure; the first one is the cause, later ones its consequences."""

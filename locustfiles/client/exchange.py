@@ -24,6 +24,11 @@ _STALLED = Failure(TIMEOUT_IDLE, "the answer stalled")
 _PIECE = 16 * 1024  # bytes read in one step: some 60 events, a quarter of a millisecond even by the book
 
 
+Departure = Callable[[Callable[[], None]], None]
+"""Calls what it is given when the request's time has come, once, perhaps in another thread, and returns after that. It
+may raise instead: the request is not to be sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Seconds allowed, None for no limit.
@@ -47,10 +52,12 @@ class Exchange:
         "_closed",
         "_closed_in_order",
         "_failure",
+        "_fault",
         "_last_read",
         "_over",
         "_pending",
         "_queued",
+        "_raw",
         "_reading",
         "_started",
         "_timeouts",
@@ -61,6 +68,7 @@ class Exchange:
         "answered",
         "bytes_read",
         "connection",
+        "departed",
         "ended_ns",
         "sent_ns",
     )
@@ -71,6 +79,7 @@ class Exchange:
         hub = gevent.get_hub()
         self.connection = connection
         self.bytes_read = 0
+        self.departed = False
         self.answered = False  # any byte of a response; what was read may have been TLS's own
         self.sent_ns = self.ended_ns = time.time_ns()
         self._work = work
@@ -81,6 +90,8 @@ class Exchange:
         self._queued = self._over = self._closed = self._closed_in_order = self._unsent = False
         self._acknowledged_before = connection.acknowledged() if reused else None
         self._failure: Failure | None = None
+        self._raw = b""
+        self._fault: OSError | None = None
         self._started = self._last_read = time.monotonic()
         self._waiter = Waiter(hub)
         self._timer = hub.loop.timer(0.0)
@@ -100,20 +111,27 @@ class Exchange:
             self._closed_in_order and before is not None and self.connection.acknowledged_at_end == before
         )
 
-    def run(self, request: bytes, before_send: Callable[[], None] | None = None) -> None:
-        """Sends `request` and blocks the calling greenlet until its response has ended, one way or another."""
-        if before_send:
-            before_send()
+    def run(self, request: bytes, departure: Departure | None = None) -> None:
+        """Sends `request` and blocks the calling greenlet until its response has ended, one way or another.
+
+        All that can be done ahead is done when `departure` is called.
+        """
         connection = self.connection
         connection.begin(self)
-        raw = connection.codec.encode(request)
+        self._raw = connection.codec.encode(request)
         connection.clock.sending(connection, whole_at_once=not self._asked.stream)
-        self._started = time.monotonic()
-        self.sent_ns = time.time_ns()
-        self._set_timer()
         given = connection.given
         try:
-            connection.send(raw, self._timeouts.total)
+            with connection.kept():
+                if departure:
+                    departure(self._depart)
+                else:
+                    self._depart()
+                self._set_timer()
+                if self._fault:
+                    raise self._fault
+                if rest := self._raw[connection.given - given :]:
+                    connection.send(rest, self._timeouts.total)
         except TimeoutError:
             self._end(Failure(TIMEOUT_TOTAL, "the request could not be sent in time"))
         except OSError as error:
@@ -123,8 +141,19 @@ class Exchange:
             self._read_all()
             self._closed = True
             self._end(from_exception(error, connecting=False))
+        self._raw = b""
         if not self._over:
             self._waiter.get()
+
+    def _depart(self) -> None:
+        """Hands to the kernel what it takes at once; may be called in another thread than all the rest."""
+        self.departed = True
+        self._started = time.monotonic()
+        self.sent_ns = time.time_ns()
+        try:
+            self.connection.send_some(self._raw)
+        except OSError as error:
+            self._fault = error
 
     def result(self) -> Reading:
         """The response's meaning, as far as it came."""
@@ -145,6 +174,9 @@ class Exchange:
     # Called by the connection, in the hub: as little as can be.
 
     def received(self, raw: bytes) -> None:
+        if not self.departed:
+            self.connection.take_unasked(raw)
+            return
         self._last_read = time.monotonic()
         self.bytes_read += len(raw)
         self._pending.append(raw)

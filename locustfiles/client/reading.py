@@ -91,6 +91,9 @@ class Reading:
         return len(self.token_ends)
 
 
+BodyReader = Callable[["ResponseReading", bytes, list[Span], int], None]
+
+
 class ResponseReading:
     """Reads one response. Feed it all that the connection yields until `complete`, or `eof` when it closes."""
 
@@ -114,7 +117,8 @@ class ResponseReading:
         self._asked = asked
         self._framing = Framing()
         self._tally = Tally(responses_api=asked.endpoint.endswith("/responses"), keep_text=asked.keep_text)
-        self._read_body: Callable[[bytes, list[Span], int], None] | None = None  # decided by the head
+        # Decided by the head; not bound to this object, which nobody would free before the garbage collector came.
+        self._read_body: BodyReader | None = None
         self._splitter: EventSplitter | None = None
         self._inflater: Inflater | None = None
         self._template: EventTemplate | None = None
@@ -198,7 +202,7 @@ class ResponseReading:
         if self._read_body is None and framing.head_end:
             self._read_body = self._begin_body()
         if spans and self._read_body is not None:
-            self._read_body(raw, spans, base)
+            self._read_body(self, raw, spans, base)
 
     def eof(self) -> None:
         """The server has closed the connection."""
@@ -251,7 +255,7 @@ class ResponseReading:
         status = self._framing.status
         return status is not None and 200 <= status < 300
 
-    def _begin_body(self) -> Callable[[bytes, list[Span], int], None] | None:
+    def _begin_body(self) -> BodyReader | None:
         headers = self._framing.headers
         coding = headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("identity", "", *CODINGS):
@@ -262,8 +266,8 @@ class ResponseReading:
         if coding in CODINGS:
             self._inflater = Inflater(coding)
             self._tally.notes.add(f"compressed unasked ({coding})")
-            return self._read_compressed
-        return self._read_events if self._splitter is not None else self._read_document
+            return ResponseReading._read_compressed
+        return ResponseReading._read_events if self._splitter is not None else ResponseReading._read_document
 
     # Body bytes come as spans of `raw`, whose first byte stands at offset `base` of the response.
 

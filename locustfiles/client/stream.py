@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import gevent
@@ -13,7 +13,7 @@ import numpy as np
 from locustfiles.client.clock import Clock, Nanoseconds
 from locustfiles.client.connection import CannotConnect, Connection, connect
 from locustfiles.client.errors import Failure
-from locustfiles.client.exchange import Exchange, Timeouts
+from locustfiles.client.exchange import Departure, Exchange, Timeouts
 from locustfiles.client.hub import WorkQueue
 from locustfiles.client.reading import Asked, Reading
 from locustfiles.client.target import Target
@@ -101,11 +101,11 @@ class StreamingClient:
         body: bytes,
         asked: Asked,
         headers: Mapping[str, str] | None = None,
-        before_send: Callable[[], None] | None = None,
+        departure: Departure | None = None,
     ) -> Outcome:
         """POSTs `body` (JSON) to `endpoint` and reads its answer to the end; never raises for what the server does.
 
-        `before_send` is called when the connection stands and nothing is left but to send, once for each sending: it
+        `departure` is called when the connection stands and nothing is left but to send, once for each sending: it
         may wait for the request's time, and what it raises is passed on. Raises `Cancelled` where the calling greenlet
         is killed meanwhile.
         """
@@ -121,11 +121,11 @@ class StreamingClient:
         try:
             idle = self._take_idle()
             if idle:
-                outcome = self._attempt(idle, request, asked, None, before_send)
+                outcome = self._attempt(idle, request, asked, None, departure)
                 if outcome is not None:
                     return outcome
                 self.stale_replaced += 1
-            return self._perform_fresh(request, asked, before_send, replaced_stale=idle is not None)
+            return self._perform_fresh(request, asked, departure, replaced_stale=idle is not None)
         finally:
             self.in_flight -= 1
 
@@ -146,7 +146,7 @@ class StreamingClient:
         return None
 
     def _perform_fresh(
-        self, request: bytes, asked: Asked, before_send: Callable[[], None] | None, replaced_stale: bool
+        self, request: bytes, asked: Asked, departure: Departure | None, replaced_stale: bool
     ) -> Outcome:
         start_ns = time.time_ns()
         try:
@@ -158,7 +158,7 @@ class StreamingClient:
             outcome.cancelled = True
             raise Cancelled(outcome) from None
         self.connections_opened += 1
-        attempted = self._attempt(connection, request, asked, connect_ns, before_send)
+        attempted = self._attempt(connection, request, asked, connect_ns, departure)
         assert attempted is not None
         attempted.replaced_stale = replaced_stale
         return attempted
@@ -182,12 +182,12 @@ class StreamingClient:
         request: bytes,
         asked: Asked,
         connect_ns: int | None,
-        before_send: Callable[[], None] | None,
+        departure: Departure | None,
     ) -> Outcome | None:
         """One sending; None where a reused connection turned out to have been closed before the request reached it."""
         exchange = Exchange(self._work, connection, asked, self.timeouts, reused=connect_ns is None)
         try:
-            exchange.run(request, before_send)
+            exchange.run(request, departure)
             if connect_ns is None and exchange.went_stale:
                 return None
             return self._outcome(exchange, connect_ns)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 
+from locustfiles.client.exchange import Departure
 from locustfiles.client.stream import Outcome
 from locustfiles.feed import Feed, Share
 from locustfiles.recording import crashed
@@ -50,9 +51,13 @@ class Desk:
             on_done=lambda: None,
         )
 
-    def _perform(self, endpoint: str, body: bytes, asked: Any, before_send: Callable[[], None]) -> Outcome:
-        before_send()
+    def _perform(self, endpoint: str, body: bytes, asked: Any, departure: Departure) -> Outcome:
         outcome = crashed("user", RuntimeError("no server"))
+
+        def depart() -> None:
+            outcome.sent_ns = time.time_ns()
+
+        departure(depart)
         gevent.sleep(self.delay_s)
         return outcome
 
