@@ -42,11 +42,6 @@ def write_markdown(
     write_page_text(Path(path), markdown(list(base), list(candidate), comparison))
 
 
-def style_sheet() -> str:
-    """The style of every page, its colours as CSS variables that plots take theirs from."""
-    return Path(__file__).with_name("style.css").read_text(encoding="utf-8")
-
-
 def write_page_text(path: Path, text: str) -> None:
     """Writes a page in one step. Raises `BadInput` where the file cannot be written."""
     try:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from exporters import wording
@@ -19,6 +18,7 @@ from exporters.gate import Decision, decisions
 from exporters.quantiles import LEVELS
 from exporters.report import alone, figures
 from exporters.report.differences import config_differences
+from exporters.report.frame import templates
 from exporters.report.offered import offered_plot
 from exporters.run import Run
 from exporters.tables import TITLES, engine_text, said_of_sending
@@ -55,12 +55,9 @@ def render(
     sides = [Side(name, side) for name, side in (("baseline", base), ("candidate", candidate)) if side]
     curves = [figures.Curve(side.measured, _COLOURS[side.name]) for side in sides]
     runs = [run for side in sides for run in side.runs]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = templates(_HERE)
     environment.filters |= {"trial": trial_text, "ms": _ms, "utc": lambda text: str(text)[:19].replace("T", " ")}
     return environment.get_template("page.html").render(
-        style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         title=_title(runs, comparison),
         simulated=any(run.facts.simulated for run in runs),
         comparison=comparison,

@@ -22,8 +22,8 @@ import pytest
 
 from exporters.record import RequestRecord
 from exporters.run_store import recover
-from tests.support.lab import DELAY_S, FleetRun, Lab, ended
-from tests.support.locust_runs import Ended
+from tests.support.lab import DELAY_S, FleetRun, Lab
+from tests.support.locust_runs import Ended, end
 from tests.support.require import need
 
 # Scenarios run side by side, and a test may wait for its own: a busy machine takes half a minute to start four Locusts.
@@ -56,8 +56,8 @@ def _play(
 
 
 def _ends(run: FleetRun, master: subprocess.Popen[str], workers: list[subprocess.Popen[str]]) -> Played:
-    end = ended(master, run.masters_copy)
-    return Played(run, end, [ended(worker, run.masters_copy, timeout_s=90) for worker in workers])
+    masters = end(master, run.masters_copy, timeout_s=180)
+    return Played(run, masters, [end(worker, run.masters_copy, timeout_s=90) for worker in workers])
 
 
 def plain(lab: Lab, workload: Path) -> Played:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from exporters.record import RequestRecord, decode_records
 from tests.support import slow_wire
-from tests.support.locust_runs import ROOT, Ended
+from tests.support.locust_runs import ROOT
 
 ENGINE_PORT = 8000
 MASTER_PORT = 5557
@@ -220,17 +220,6 @@ class FleetRun:
         for host in self.hosts:
             for path in host.disk.glob("run*/journals/*.jsonl"):
                 shutil.copy(path, into / "journals" / f"journal-{host.namespace}-{path.name}")
-
-
-def ended(process: subprocess.Popen[str], directory: Path, timeout_s: float = 180) -> Ended:
-    """Waits for a process, which must end by itself."""
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        raise AssertionError(f"it did not end by itself:\n{out}\n{err}") from None
-    return Ended(process.returncode, out, err, directory)
 
 
 def pid_inside(process: subprocess.Popen[str]) -> int:

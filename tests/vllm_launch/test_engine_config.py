@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Thread
 
+from tests.vllm_launch.pages import answering
 from vllm_launch.config import load_config
 from vllm_launch.engine import in_effect
 from vllm_launch.flags import flag_list
@@ -41,28 +39,9 @@ INFO = {
 }
 
 
-@contextmanager
-def answering(pages: dict[str, str]) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            text = pages.get(self.path)
-            self.send_response(404 if text is None else 200)
-            self.send_header("Content-Length", str(len(text or "")))
-            self.end_headers()
-            self.wfile.write((text or "").encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def telling(pages: dict[str, str]) -> AbstractContextManager[str]:
+    """A server that has these pages and no others."""
+    return answering(lambda path: (200, pages[path]) if path in pages else (404, ""))
 
 
 def test_the_start_up_log_tells_settings_version_and_cache() -> None:
@@ -84,7 +63,7 @@ def test_the_start_up_log_tells_settings_version_and_cache() -> None:
 def test_what_the_engine_answers_beats_its_log_and_no_secret_is_kept(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(LOG)
     pages = {"/server_info?config_format=json": json.dumps(INFO), "/metrics": PAGE}
-    with answering({**pages, "/v1/models": '{"data": [{"id": "t", "max_model_len": 4000}]}'}) as url:
+    with telling({**pages, "/v1/models": '{"data": [{"id": "t", "max_model_len": 4000}]}'}) as url:
         said = in_effect.read(url, tmp_path / "log", load_config("cpu-tiny-baseline"), "vllm")
     assert said.sources == ("log", "/v1/models", "vllm:cache_config_info", "/server_info")
     assert said.effective["max-num-batched-tokens"] == 200
@@ -100,14 +79,14 @@ def test_what_the_engine_answers_beats_its_log_and_no_secret_is_kept(tmp_path: P
 
 
 def test_a_server_that_tells_nothing_is_no_failure() -> None:
-    with answering({}) as url:
+    with telling({}) as url:
         said = in_effect.read(url, None, load_config(url), "attach")
     assert (dict(said.effective), dict(said.kv_cache), said.sources) == ({}, {}, ())
 
 
 def test_sglang_tells_its_arguments() -> None:
     told = {"mem_fraction_static": 0.88, "max_total_num_tokens": 123, "api_key": "s", "model_path": "/m", "tp_size": 2}
-    with answering({"/get_server_info": json.dumps(told)}) as url:
+    with telling({"/get_server_info": json.dumps(told)}) as url:
         said = in_effect.read(url, None, load_config(url), "attach")
     assert said.effective["mem-fraction-static"] == 0.88
     assert said.kv_cache == {"tokens": 123.0}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from tests.vllm_launch.commands import eventually
+from tests.vllm_launch.pages import answering
 from vllm_launch.engine.metrics import Scraper, read_cache_config, read_sample
 
 PAGE = """\
@@ -36,31 +34,10 @@ vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1024"} 1.0
 """
 
 
-@contextmanager
-def pages(answers: list[tuple[int, str]]) -> Iterator[str]:
+def pages(answers: list[tuple[int, str]]) -> AbstractContextManager[str]:
     """A server that answers each scrape with the next of `answers`, then with the last."""
     left = list(answers)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, text = left.pop(0) if len(left) > 1 else left[0]
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return answering(lambda path: left.pop(0) if len(left) > 1 else left[0])
 
 
 def samples(path: Path) -> list[dict[str, Any]]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
 import matplotlib
 from markupsafe import Markup
 
-from exporters.report import figures, style_sheet, write_page_text
+from exporters.report import figures, write_page_text
+from exporters.report.frame import templates
 
 _HERE = Path(__file__).parent
 # Told apart by dash and marker as well as by colour: on paper, and by eyes that see no red.
@@ -52,20 +52,20 @@ def write_page(
     notes: Sequence[str] = (),
 ) -> None:
     """Writes the page. `plots` are SVG elements of `curve_plot`. Raises `BadInput` where it cannot be written."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.get_template("page.html").render(
-        style=Markup(style_sheet()),
-        kicker=kicker,
-        title=title,
-        simulated=simulated,
-        tables=tables,
-        # Trusted: made here, and what is a user's in them is escaped by whoever drew them.
-        plots=[Markup(svg) for svg in plots],
-        warnings=warnings,
-        notes=notes,
-        command=command,
+    page = (
+        templates(_HERE)
+        .get_template("page.html")
+        .render(
+            kicker=kicker,
+            title=title,
+            simulated=simulated,
+            tables=tables,
+            # Trusted: made here, and what is a user's in them is escaped by whoever drew them.
+            plots=[Markup(svg) for svg in plots],
+            warnings=warnings,
+            notes=notes,
+            command=command,
+        )
     )
     write_page_text(path, page)
 
