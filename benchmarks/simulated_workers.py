@@ -1,8 +1,9 @@
 """Many workers' ends of Locust's protocol in one process, each with so many token events a second: a master's load.
 
-python -m benchmarks.simulated_workers PORT COUNT EVENTS_PER_S REPORT_S. Ends when the master says so, or is gone;
-prints one JSON object a second: how long heartbeats sent right behind reports waited for their answers (the master's
-lag), and the bytes of a report. The records are made up once and sent again and again under new report numbers.
+python -m benchmarks.simulated_workers PORT COUNT EVENTS_PER_S. Ends when the master says so, or is gone; prints a JSON
+object a second: how long heartbeats sent right behind reports waited for their answers (the master's lag), the bytes of
+a worker's reports a second, and the interval between them. The records are made up once and sent again and again under
+new report numbers.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from exporters.facts import Facts
 from exporters.histogram import bucket_response_time
 from exporters.quality import WorkerHealth
 from exporters.record import RequestRecord, encode_records
-from locustfiles.fleet import ASSIGN, READY, REPORT_KEY, START, STOP
-from locustfiles.messages import Assignment, Introduction, Report, pack, unpack
+from locustfiles.fleet import ASSIGN, READY, REPORT_KEY, RHYTHM, START, STOP
+from locustfiles.messages import Assignment, Introduction, Report, Rhythm, Start, pack, unpack
 
 TOKENS = 100
 _SILENT_S = 20.0
@@ -39,24 +40,33 @@ class _Worker:
     assignment: Assignment | None = None
     running: bool = False
     number: int = 0
+    sent: int = 0
     due_s: float = 0.0
+    report_s: float = 1.0
     asked_s: float = 0.0
     lags_s: list[float] = field(default_factory=list)
     gone: bool = False
 
 
+class _Content:
+    """What one report of so many requests holds."""
+
+    def __init__(self, requests: int) -> None:
+        records = _records(requests)
+        self.requests = requests
+        self.lines = encode_records(records)
+        self.counted = count_ended(Columns.of(records), Facts({}))
+        self.rows = _rows(requests)
+
+
 class Crowd:
     """`count` workers in one process."""
 
-    def __init__(self, port: int, count: int, events_per_s: float, report_s: float) -> None:
-        self._events, self._report_s = events_per_s * report_s, report_s
-        requests = max(1, round(self._events / TOKENS))
-        self._requests = requests
-        records = _records(requests)
-        self._lines = encode_records(records)
-        self._counted = count_ended(Columns.of(records), Facts({}))
-        self._rows = _rows(requests)
-        self._bytes = 0
+    def __init__(self, port: int, count: int, events_per_s: float) -> None:
+        self._requests_per_s = events_per_s / TOKENS
+        self._contents: dict[float, _Content] = {}
+        self._bytes_per_s, self._report_s = 0.0, 1.0
+        self._content(self._report_s)
         context = zmq.Context()
         context.set(zmq.MAX_SOCKETS, 4 * count + 100)
         self._poller = zmq.Poller()
@@ -68,7 +78,7 @@ class Crowd:
             socket.setsockopt(zmq.IDENTITY, name.encode())
             socket.connect(f"tcp://127.0.0.1:{port}")
             self._poller.register(socket, zmq.POLLIN)
-            self._workers[socket] = _Worker(socket, name, due_s=began + 1.0 + index / count * report_s)
+            self._workers[socket] = _Worker(socket, name, due_s=began + 1.0 + index / count)
             self._send(self._workers[socket], "client_ready", LOCUST)
 
     def run(self) -> None:
@@ -83,7 +93,7 @@ class Crowd:
             now = time.monotonic()
             for worker in self._workers.values():
                 if worker.due_s <= now and not worker.gone:
-                    worker.due_s += self._report_s
+                    worker.due_s += worker.report_s if worker.running else 1.0
                     self._speak(worker)
             if now - told_s >= 1:
                 told_s = now
@@ -96,7 +106,13 @@ class Crowd:
         lags += [now - worker.asked_s for worker in self._workers.values() if worker.asked_s and not worker.gone]
         for worker in self._workers.values():
             worker.lags_s.clear()
-        print(json.dumps({"lags_s": [round(lag, 5) for lag in lags], "report_bytes": self._bytes}), flush=True)
+        told = {"lags_s": [round(lag, 5) for lag in lags], "bytes_per_s": self._bytes_per_s, "report_s": self._report_s}
+        print(json.dumps(told), flush=True)
+
+    def _content(self, report_s: float) -> _Content:
+        if report_s not in self._contents:
+            self._contents[report_s] = _Content(max(1, round(self._requests_per_s * report_s)))
+        return self._contents[report_s]
 
     def _speak(self, worker: _Worker) -> None:
         if worker.running:
@@ -109,24 +125,27 @@ class Crowd:
 
     def _report(self, worker: _Worker, final: bool) -> None:
         assert worker.assignment is not None, "no report before a part in a run"
-        sent = self._requests * (worker.number + 1)
+        content = self._content(worker.report_s)
+        worker.sent += content.requests
         report = Report(
             run_id=worker.assignment.run_id,
             worker=worker.assignment.worker,
             number=worker.number,
-            lines=self._lines,
-            counted=self._counted if worker.assignment.live else {},
-            health=WorkerHealth(host="simulated", version=tailgate.__version__, cpu_share=0.5, sent=sent, ok=sent),
-            in_flight=self._requests,
+            lines=content.lines,
+            counted=content.counted if worker.assignment.live else {},
+            health=WorkerHealth(
+                host="simulated", version=tailgate.__version__, cpu_share=0.5, sent=worker.sent, ok=worker.sent
+            ),
+            in_flight=content.requests,
             bodies_sum="0" * 64,
-            bodies_count=sent,
+            bodies_count=worker.sent,
             schedule_sum="0" * 64,
             done=False,
             final=final,
         )
         worker.number += 1
-        data = self._rows | {REPORT_KEY: pack(report)}
-        self._bytes = self._send(worker, "stats", data)
+        data = content.rows | {REPORT_KEY: pack(report)}
+        self._bytes_per_s = self._send(worker, "stats", data) / worker.report_s
 
     def _hear(self, worker: _Worker) -> None:
         kind, data, _ = msgpack.loads(worker.socket.recv(), raw=False, strict_map_key=False)
@@ -141,6 +160,9 @@ class Crowd:
             self._send(worker, READY, {"message": pack(ready)})
         elif kind == START:
             worker.running = True
+            worker.report_s = self._report_s = unpack(data["message"], Start).report_s
+        elif kind == RHYTHM:
+            worker.report_s = self._report_s = unpack(data["message"], Rhythm).report_s
         elif kind == "spawn":
             self._send(worker, "spawning", None)
             users = data["user_classes_count"]
@@ -229,4 +251,4 @@ def _rows(requests: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    Crowd(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])).run()
+    Crowd(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])).run()
