@@ -20,6 +20,7 @@ from exporters.facts import Window
 from exporters.histogram import BUCKETS, bucket_of
 from exporters.quantiles import Floats
 from exporters.run import Run
+from exporters.selection import quantiles_in_parts
 from exporters.summary import good_requests
 from tailgate.thresholds import COMPARED, LEVELS_COMPARED
 
@@ -70,7 +71,7 @@ def number_of_blocks(window_s: float, mean_e2e_s: float) -> int:
 
 
 def blocks_of(run: Run) -> Blocks:
-    """The run in blocks. Memory beyond the run's own columns is about 8 bytes a gap."""
+    """The run in blocks. Memory beyond the run's own columns is small where gaps are not nearly all alike."""
     columns, window = run.columns, run.window
     inside = columns.in_window
     e2e = columns.values("e2e_s", inside)
@@ -79,9 +80,8 @@ def blocks_of(run: Run) -> Blocks:
     latencies, exact = {}, {}
     for metric in COMPARED:
         latencies[metric] = _count(columns.parts(f"{metric}_s", inside), block, blocks)
-        values = columns.values(f"{metric}_s", inside)
         levels = list(LEVELS_COMPARED.values())
-        found = np.quantile(values, levels, overwrite_input=True) if values.size else np.full(len(levels), np.nan)
+        found = quantiles_in_parts(columns.values_in_parts(f"{metric}_s", inside), levels)
         exact[metric] = dict(zip(levels, found.tolist(), strict=True))
 
     def per_block(chosen: Bools) -> Floats:

@@ -31,6 +31,8 @@ METRICS = (
     "ttft_scheduled_s",
     "e2e_scheduled_s",
 )
+OF_GAPS = ("itl_s", "itl_token_s")
+"""Those with many values a request."""
 OUTCOMES = ("ok", "failed", "cancelled")
 _FROM_RECORD = (
     "index",
@@ -54,7 +56,7 @@ _FROM_RECORD = (
 )
 RETRY, SHORT, OPENS, CLOSES = "retry", "short", "opens a conversation", "closes a conversation"
 ABSENT = np.iinfo(np.int64).min
-_GAPS_AT_ONCE = 1 << 17
+_GAPS_AT_ONCE = _STAMPS_AT_ONCE = 1 << 17
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -100,7 +102,7 @@ class Columns:
     @staticmethod
     def of(records: Iterable[RequestRecord]) -> Columns:
         """The columns of `records`, in their order; one pass, no record is kept."""
-        stamps = array("q")
+        stamps, table = array("q"), [array("q") for _ in _FROM_RECORD]
         gaps, tokens, starts = array("q"), array("i"), array("q", [0])
         classes: dict[str, int] = {}
         workers: dict[str, int] = {}
@@ -142,10 +144,13 @@ class Columns:
                 marked.setdefault(mark, []).append(len(errors))
             errors.append(r.error)
             clocks.add(r.clock)
+            if len(stamps) >= _STAMPS_AT_ONCE:
+                _turn(stamps, table)
+                stamps = array("q")
+        _turn(stamps, table)
         if len(tokens):
             _pad_with_zeros(tokens, len(gaps))
-        table = _int64(stamps).reshape(-1, len(_FROM_RECORD))
-        column: dict[str, Any] = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(_FROM_RECORD)}
+        column: dict[str, Any] = {name: _int64(values) for name, values in zip(_FROM_RECORD, table, strict=True)}
         flags: dict[str, Any] = {name: column.pop(name) != 0 for name in ("in_window", "counted_events")}
         return Columns(
             **column,
@@ -181,9 +186,13 @@ class Columns:
             found.frombytes(values.tobytes())
         return np.frombuffer(found, dtype=np.float64) if found else np.empty(0)
 
+    def values_in_parts(self, metric: str, chosen: Bools) -> Callable[[], Iterator[Floats]]:
+        """A way to go through them, as often as one likes, without having them all in memory."""
+        return lambda: (values for values, _ in self.parts(metric, chosen))
+
     def parts(self, metric: str, chosen: Bools) -> Iterator[tuple[Floats, Ints]]:
         """As `values`, a part after the other, with the position of the request each observation belongs to."""
-        if metric in ("itl_s", "itl_token_s"):
+        if metric in OF_GAPS:
             yield from self._gaps(metric, chosen & self.ok)
         else:
             per_request = self.per_request(metric)
@@ -239,6 +248,13 @@ def _marks(record: RequestRecord) -> tuple[str, ...]:
 
 def _or_absent(value: int | None) -> int:
     return ABSENT if value is None else value
+
+
+def _turn(rows: array[int], columns: list[array[int]]) -> None:
+    """Appends the rows' numbers to their columns; a few rows at a time, so that no second copy of all is ever there."""
+    table = _int64(rows).reshape(-1, len(columns))
+    for i, column in enumerate(columns):
+        column.frombytes(table[:, i].tobytes())
 
 
 def _pad_with_zeros(values: array[int], length: int) -> None:

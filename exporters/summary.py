@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from exporters import quality
-from exporters.columns import ABSENT, CLOSES, METRICS, OPENS, OUTCOMES, RETRY, SHORT, Bools, Columns
+from exporters.columns import ABSENT, CLOSES, METRICS, OF_GAPS, OPENS, OUTCOMES, RETRY, SHORT, Bools, Columns
 from exporters.engine_own import engine_own
 from exporters.facts import Facts, Window, utc
 from exporters.figures_only import with_figures
 from exporters.quantiles import Floats, adjusted_statistics, level_of, statistics
 from exporters.record import RequestRecord
+from exporters.selection import Parts, quantiles_in_parts, statistics_in_parts
 from tailgate.exits import Exit
 from tailgate.objectives import Objective, parse_objectives
 
@@ -97,7 +97,7 @@ def _part(
         "error_adjusted": adjusted,
         "goodput": _goodput(columns, chosen, of_class, window, objectives, slo),
         "objectives": [
-            _objective(o, metrics, requests, partial(columns.values, f"{o.metric}_s", chosen))
+            _objective(o, metrics, requests, columns.values_in_parts(f"{o.metric}_s", chosen))
             for o in objectives
             if o.statistic or o.metric == "error_share"
         ],
@@ -105,15 +105,17 @@ def _part(
 
 
 def _latencies(columns: Columns, chosen: Bools, failed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Each metric's statistics, plain and error-adjusted; its values go before the next one's come, being many."""
+    """Each metric's statistics, plain and error-adjusted."""
     plain: dict[str, Any] = {}
     adjusted: dict[str, Any] = {}
     for metric in METRICS:
+        if metric in OF_GAPS:
+            plain[metric] = statistics_in_parts(columns.values_in_parts(metric, chosen))
+            continue
         values = columns.values(metric, chosen)
         plain[metric] = statistics(values)
         if metric in ADJUSTED and (values.size or failed):
             adjusted[metric] = adjusted_statistics(values, failed)
-        del values
     return plain, adjusted
 
 
@@ -283,7 +285,7 @@ def _reached(columns: Columns, objective: Objective) -> Floats:
 
 
 def _objective(
-    objective: Objective, metrics: Mapping[str, Any], requests: Mapping[str, Any], values: Callable[[], Floats]
+    objective: Objective, metrics: Mapping[str, Any], requests: Mapping[str, Any], values: Parts
 ) -> dict[str, Any]:
     """A run-wide objective, the value the run reached and whether that met it; None where it cannot be told.
 
@@ -297,7 +299,7 @@ def _objective(
         if name in found:
             value = found[name]
         else:
-            value = float(np.quantile(values(), level_of(name), overwrite_input=True)) if found["count"] else None
+            value = float(quantiles_in_parts(values, [level_of(name)])[0]) if found["count"] else None
     return {"text": objective.text, "value": value, "met": None if value is None else value < objective.limit}
 
 
