@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,6 +177,24 @@ def test_a_report_that_comes_late_or_twice_changes_nothing() -> None:
     assert fleet.lost == {}
     environment.events.worker_report.fire(client_id="host_a", data=_report(5, final=True))
     assert fleet.lost == {"worker-0": "2 of its reports never arrived"}
+
+
+def test_who_looks_at_a_busy_master_gets_a_turn() -> None:
+    """Locust takes all reports that wait, one after the other, and lets nobody else run meanwhile."""
+    environment, turns = Environment(), list[int]()
+    fleet = Distributed(environment, _FakeMaster(), lambda report: time.sleep(0.002))  # type: ignore[arg-type]
+    fleet.enlist(_assignment)
+
+    def look() -> None:
+        while True:
+            turns.append(number)
+            gevent.sleep(0)
+
+    looker = gevent.spawn(look)
+    for number in range(200):
+        environment.events.worker_report.fire(client_id="host_a", data=_report(number))
+    looker.kill()
+    assert len(set(turns)) >= 4
 
 
 def test_the_options_are_printed_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
