@@ -18,6 +18,7 @@ from tailgate.exits import BadInput
 QUANTILES = ("p50", "p95", "p99")
 METRICS = {"TTFT": ("ttft_s", "ttft_ms"), "ITL": ("itl_s", "itl_ms")}
 _LEAD_S, _TAIL_S = 6.0, 2.0
+# No warm-up: the truth knows of none either.
 _WORKLOAD = f"""
 name: truth
 description: Answers of {TOKENS} tokens, to measure the client by.
@@ -69,7 +70,7 @@ def in_scratch(server: TruthServer, streams: int, seconds: float, *options: obje
     workload.write_text(_WORKLOAD)
     command = python("locust", "-f", "locustfiles/chat.py", "--headless", "-u", streams, "-r", streams)
     command += ["-t", f"{seconds:.0f}s", "-H", server.url, "--workload", str(workload)]
-    command += ["--warmup", "2", *(str(option) for option in options), "--results", str(folder / "run")]
+    command += [*(str(option) for option in options), "--results", str(folder / "run")]
     try:
         yield command
     finally:
