@@ -41,6 +41,7 @@ def snapshot(live: LiveRun, state: str, cls: str = WHOLE) -> Json:
             "model": facts.model,
             "engine": " ".join(filter(None, (facts.engine, facts.engine_version))) or None,
             "simulated": facts.simulated,
+            "open_loop": facts.open_loop,
             "started_utc": facts.meta.get("started_utc"),
             "seconds": live.seconds,
             "over": live.summary is not None,

@@ -22,6 +22,7 @@ from locust.env import Environment
 import tailgate
 from exporters import quality
 from exporters.compare import Comparison
+from exporters.run import REQUESTS
 from exporters.run_store import RunStore
 from locustfiles import engine_page, report_file
 from locustfiles.against import baseline_runs, compare_with, hold_alone, keep_as
@@ -249,8 +250,8 @@ class Leader:
     def _kept(self, course: Course, start_ns: int, end_ns: int) -> dict[str, Any]:
         """What run.json says of the engine's cache, and of how the schedule was kept in open loop."""
         assert course.plan is not None, "made before the run began"
-        sent = sum(one.requests for one in course.sums.values())
-        kept: dict[str, Any] = {"prefix_cache": course.cache.end(course.plan, sent) if course.cache else None}
+        records = course.store.directory / REQUESTS
+        kept: dict[str, Any] = {"prefix_cache": course.cache.end(course.plan, records) if course.cache else None}
         if course.plan.schedule is None:
             return kept
         found = window_of_schedule(

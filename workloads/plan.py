@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,27 +153,25 @@ class Plan:
             total.update(body)
         return total.hexdigest()
 
-    def designed_reuse(self, requests: int) -> Reuse | None:
-        """What an engine's prefix cache can find of the first `requests` prompts, by design; None where nobody counted
-        their tokens. Later turns of a conversation are taken to follow its first at once."""
+    def designed_reuse(self, turns: Mapping[int, int]) -> Reuse | None:
+        """What an engine's prefix cache can find of prompts, by design; None where nobody counted their tokens.
+
+        `turns` says how many turns were sent of each request. Later ones are taken to follow the first at once.
+        """
         cache = PrefixCache()
-        for index in itertools.count() if self.length is None else range(self.length):
+        for index in sorted(turns):
             design = self._clipped(self._source.design(index))
             if design.input_tokens is None:
                 return None
             cache.add(self._shared_parts(design), design.input_tokens)
             whole = design.input_tokens + design.output_tokens
-            for turn in range(1, design.turns):
+            for turn in range(1, turns[index]):
                 follows = self._source.turn(index, turn)
                 prompt = whole + follows.input_tokens
                 if follows.text is not None:
                     return None
-                if prompt + follows.output_tokens > (self._max_model_len or math.inf):
-                    break
                 cache.add_known(whole, prompt)
                 whole = prompt + follows.output_tokens
-            if cache.prompts >= requests:
-                break
         return cache.reuse
 
     def _shared_parts(self, design: Design) -> list[tuple[Hashable, int]]:

@@ -6,6 +6,13 @@ import { distribution, ms, overTime } from "./charts.js";
 const PERIOD_MS = 2000;
 const TAB_TITLE = "Tail latency";
 const LEVELS = ["p50", "p95", "p99"];
+const LINKS = {
+  own: "./",
+  rate: "../tailgate/rate",
+  report: "report.html",
+  csv: "requests.csv",
+  summary: "summary.json",
+};
 const at = (path) => new URL(path, import.meta.url);
 
 const SKELETON = `
@@ -13,7 +20,8 @@ const SKELETON = `
   <p class="simulated" hidden><strong>Simulated.</strong> These figures come from the embedded engine, not from a GPU.</p>
   <div class="head">
     <p class="about"></p>
-    <nav aria-label="Files of this run">
+    <nav aria-label="Pages and files of this run">
+      <a class="rate" hidden>change the rate</a>
       <a class="own" target="_blank">own page</a>
       <a class="report" target="_blank" hidden>report</a>
       <a class="csv" hidden>requests as CSV</a>
@@ -79,9 +87,7 @@ class TailLatency extends HTMLElement {
       style.rel = "stylesheet";
       style.href = at("tab.css");
       root.prepend(style);
-      for (const [name, path] of [["own", "./"], ["report", "report.html"], ["csv", "requests.csv"], ["summary", "summary.json"]]) {
-        this.#find(`a.${name}`).href = at(path);
-      }
+      for (const [name, path] of Object.entries(LINKS)) this.#find(`a.${name}`).href = at(path);
       this.#find("a.own").hidden = location.pathname === at("./").pathname;
       this.#find("select").addEventListener("change", (event) => {
         this.#class = event.target.value;
@@ -133,6 +139,7 @@ class TailLatency extends HTMLElement {
     const facts = [run.label, run.workload, run.model, run.engine, `${run.clock ?? "unknown"} clock`];
     this.#find(".about").textContent = [...new Set(facts.filter(Boolean)), `${run.seconds.toFixed(0)} s`, run.over ? "over" : data.state].join(" · ");
     this.#find(".simulated").hidden = !run.simulated;
+    this.#find("a.rate").hidden = run.over || !run.open_loop;
     for (const name of ["report", "csv", "summary"]) this.#find(`a.${name}`).hidden = !run.over;
     this.#status(data);
     this.#tiles(data);

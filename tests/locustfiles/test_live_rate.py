@@ -71,6 +71,7 @@ def test_the_rate_is_changed_by_hand_and_not_by_users(server: Running, small: Pa
         assert ask(port, "/tailgate/rate")["text"] == "There is no run"
         assert ask(port, "/swarm", user_count=1, spawn_rate=1, host=server.url)["success"] is True
         assert ask(port, "/tailgate/rate")["rate"] == 20
+        assert ask(port, "/tail-latency/data")["run"]["open_loop"] is True, "the tab links to the rate's page"
         time.sleep(1)
         assert ask(port, "/tailgate/rate", rate="many")["message"].startswith("'many' is not a rate")
         assert ask(port, "/tailgate/rate", rate=80)["rate"] == 80

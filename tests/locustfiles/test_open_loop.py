@@ -20,11 +20,12 @@ SEED = 5
 def ended(server: Running, small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     base = tmp_path_factory.mktemp("runs")
     options = ("--workload", small, "--request-rate", RATE, "--num-requests", 90, "--seed", SEED)
-    with ThreadPoolExecutor(3) as pool:
+    poisson = (*options, "--arrival", "poisson")
+    with ThreadPoolExecutor(5) as pool:
         started = {
-            "poisson": pool.submit(
-                run, server.url, base / "poisson", *options, "--arrival", "poisson", "--processes", 2
-            ),
+            "poisson": pool.submit(run, server.url, base / "poisson", *poisson, "--processes", 2),
+            "poisson-1": pool.submit(run, server.url, base / "poisson-1", *poisson),
+            "poisson-5": pool.submit(run, server.url, base / "poisson-5", *poisson, "--processes", 5),
             "constant": pool.submit(run, server.url, base / "constant", *options, "--arrival", "constant", "-u", 40),
             "capped": pool.submit(
                 run, server.url, base / "capped", *options, "--arrival", "constant", "--max-in-flight", 1
@@ -51,6 +52,21 @@ def test_every_request_is_due_when_the_plan_says_on_any_number_of_workers(ended:
         assert record.scheduled_ns is not None
         assert record.scheduled_ns - start_ns == pytest.approx(due_s * 1e9, abs=2)
         assert record.sent_ns >= record.scheduled_ns
+
+
+def test_the_same_seed_sends_the_same_bytes_at_the_same_times_from_one_two_and_five_workers(
+    ended: dict[str, Ended],
+) -> None:
+    metas = [ended[name].meta for name in ("poisson-1", "poisson", "poisson-5")]
+    assert [len(meta["workers"]) for meta in metas] == [1, 2, 5]
+    assert metas[0]["sent"] == metas[1]["sent"] == metas[2]["sent"]
+    assert metas[0]["sent"]["count"] == 90
+    assert metas[0]["schedule"]["sha256"] == metas[1]["schedule"]["sha256"] == metas[2]["schedule"]["sha256"]
+    offsets = [
+        {r.index: (r.scheduled_ns or 0) - ended[name].meta["window"]["start_ns"] for r in ended[name].records}
+        for name in ("poisson-1", "poisson-5")
+    ]
+    assert offsets[0] == pytest.approx(offsets[1], abs=2)
 
 
 def test_requests_leave_on_time_and_the_lag_has_a_row(ended: dict[str, Ended]) -> None:

@@ -29,7 +29,7 @@ def test_only_whole_blocks_behind_equal_beginnings_are_found() -> None:
 
 def test_prompts_of_their_own_share_nothing() -> None:
     workload = Workload.model_validate({"name": "w", "classes": {"a": {"input-tokens": 64, "output-tokens": 4}}})
-    assert plan(workload).designed_reuse(500).share == 0
+    assert plan(workload).designed_reuse(dict.fromkeys(range(500), 1)).share == 0
 
 
 def test_groups_and_system_prompts_are_found_from_their_second_time_on() -> None:
@@ -37,7 +37,21 @@ def test_groups_and_system_prompts_are_found_from_their_second_time_on() -> None
     workload = Workload.model_validate(
         {"name": "w", "classes": {"a": item | {"shared-prefix": {"tokens": 256, "groups": 2}}}}
     )
-    assert plan(workload).designed_reuse(100).share == pytest.approx(98 * 256 / (100 * 512), abs=0.02)
+    assert plan(workload).designed_reuse(dict.fromkeys(range(100), 1)).share == pytest.approx(
+        98 * 256 / (100 * 512), abs=0.02
+    )
+
+
+def test_a_later_turn_finds_all_that_was_said_and_counts_only_where_it_was_sent() -> None:
+    chat = {"input-tokens": 64, "output-tokens": 32, "turns": {"count": 4, "input-tokens": 20}}
+    workload = Workload.model_validate({"name": "w", "classes": {"a": chat}})
+    begun = plan(workload).designed_reuse({0: 1, 1: 1})
+    assert begun is not None
+    assert begun.share == 0
+    later = plan(workload).designed_reuse({0: 1, 1: 2})
+    assert later is not None
+    assert later.prompt_tokens - begun.prompt_tokens > 64 + 32
+    assert later.cached_tokens == 96
 
 
 def test_a_traces_blocks_are_found_where_prompts_begin_with_the_same(tmp_path: Path) -> None:
@@ -49,7 +63,7 @@ def test_a_traces_blocks_are_found_where_prompts_begin_with_the_same(tmp_path: P
             for i, (length, ids) in enumerate(rows)
         )
     )
-    reuse = plan(load_workload("mooncake-conversation"), trace=trace).designed_reuse(10)
+    reuse = plan(load_workload("mooncake-conversation"), trace=trace).designed_reuse(dict.fromkeys(range(4), 1))
     # 1023 of 1024 are two blocks less one of 16; the third begins otherwise; of the fourth one block is known.
     assert reuse.prompt_tokens == 3 * 1024 + 700
     assert reuse.cached_tokens == pytest.approx(1008 + 512, abs=3 * 16)
