@@ -12,7 +12,7 @@ from typing import Any
 from exporters.run_store import Run, recover
 from exporters.summary import exit_code
 from tailgate.command_line import Parser
-from tailgate.exits import BadInput, Exit, run_command
+from tailgate.exits import BadInput, Exit, run_command, worst
 from tailgate.thresholds import parse_gate
 
 EPILOG = "Exit codes: 0 good, 1 requests failed, 2 bad input, 3 a regression, 4 not valid or not comparable."
@@ -158,14 +158,16 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from exporters.compare import compare
+    from exporters.gate import exit_codes, gate_of, hold
     from exporters.report import write_markdown, write_report
 
     gate = parse_gate(arguments.gate) if arguments.gate is not None else None
     write = write_markdown if arguments.output.suffix == ".md" else write_report
     if len(arguments.runs) == 1 and not (arguments.base or arguments.candidate):
         runs = [Run.load(name) for name in arguments.runs[0].split(",")]
-        write(arguments.output, runs)
-        code = max((exit_code(run.summary) for run in runs), default=Exit.GOOD)
+        gate = gate or gate_of(runs[0].facts)
+        write(arguments.output, runs, gate=gate)
+        code = worst([exit_code(run.summary) for run in runs] + (exit_codes(hold(gate, runs)) if gate else []))
     else:
         base, candidate = _sides(arguments, arguments.runs)
         if not all(isinstance(run, Run) for run in candidate):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from exporters.comparable import Comparable
     from exporters.compare import Comparison, MetricComparison
 
-Outcome = Literal["passed", "failed", "undecided", "too few"]
+Outcome = Literal["passed", "failed", "undecided", "too few", "not looked at"]
 _OUTCOMES: dict[str, Outcome] = {
     "better": "passed",
     "same": "passed",
@@ -88,6 +88,13 @@ def decisions(comparison: Comparison) -> list[Decision]:
         )
     found += [Decision(wording.title(name), "too few", "was not measured on both sides") for name in comparison.missing]
     return sorted(found, key=lambda d: d.outcome != "failed")
+
+
+def decisions_alone(gate: Gate, runs: Sequence[Comparable]) -> list[Decision]:
+    """The gate where there is no baseline: its bounds on `runs`, then the changes that nobody can look at."""
+    found = [decision_of(one) for one in hold(gate, runs)]
+    found += [Decision(change.text, "not looked at", "for want of a baseline") for change in gate.changes]
+    return found
 
 
 def decision_of(held: Held) -> Decision:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from exporters import baseline
 from exporters.compare import Comparison, Measurement, compare
-from exporters.gate import decision_of, exit_codes, hold
+from exporters.gate import decisions_alone, exit_codes, hold
 from exporters.run import RUN, Run
 from tailgate.exits import BadInput, Exit
 from tailgate.thresholds import Gate
@@ -37,11 +37,9 @@ def compare_with(name: str, directory: Path, gate: Gate | None) -> Comparison:
 
 def hold_alone(gate: Gate, directory: Path) -> tuple[list[Exit], list[str]]:
     """A gate where there is no baseline: its bounds on the run itself, as exit codes and as lines to read."""
-    held = hold(gate, [Run.load(directory)])
-    decisions = [decision_of(one) for one in held]
-    lines = [f"threshold {one.title}: {one.outcome}, {one.said}" for one in decisions]
-    lines += [f"threshold {change.text}: not looked at, for want of a --baseline" for change in gate.changes]
-    return exit_codes(held), lines
+    runs = [Run.load(directory)]
+    lines = [f"threshold {one.title}: {one.outcome}, {one.said}" for one in decisions_alone(gate, runs)]
+    return exit_codes(hold(gate, runs)), lines
 
 
 def keep_as(name: str, directory: Path) -> Path:

@@ -25,7 +25,7 @@ def write(directory: Path, baseline: str | None, gate: str | None) -> None:
     path = directory / REPORT
     sides = [str(Path(baseline).absolute()) if Path(baseline).exists() else baseline] if baseline else []
     command = [sys.executable, "-m", "exporters", "report", *sides, str(directory), "-o", str(path)]
-    command += ["--gate", gate] if baseline and gate else []
+    command += ["--gate", gate] if gate else []
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))}
     try:
         ended = subprocess.run(

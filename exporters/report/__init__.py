@@ -12,6 +12,7 @@ from exporters.compare import Comparison, Measurement
 from exporters.run import Run
 from exporters.run_store import replace_file
 from tailgate.exits import BadInput
+from tailgate.thresholds import Gate
 
 
 def write_report(
@@ -20,14 +21,17 @@ def write_report(
     candidate: Sequence[Run] = (),
     comparison: Comparison | None = None,
     command: str | None = None,
+    gate: Gate | None = None,
 ) -> None:
     """Writes the HTML report of two sides, or of one (`candidate` empty, and `base` whole runs). `command` repeats it.
+
+    `gate` is what runs without a comparison are held against.
 
     Raises `BadInput` where the file cannot be written.
     """
     from exporters.report.page import render
 
-    write_page_text(Path(path), render(list(base), list(candidate), comparison, command))
+    write_page_text(Path(path), render(list(base), list(candidate), comparison, command, gate))
 
 
 def write_markdown(
@@ -35,11 +39,12 @@ def write_markdown(
     base: Sequence[Run | Measurement],
     candidate: Sequence[Run] = (),
     comparison: Comparison | None = None,
+    gate: Gate | None = None,
 ) -> None:
     """Writes the same in short as Markdown, for a pull request. Raises `BadInput` as `write_report`."""
     from exporters.report.markdown import markdown
 
-    write_page_text(Path(path), markdown(list(base), list(candidate), comparison))
+    write_page_text(Path(path), markdown(list(base), list(candidate), comparison, gate))
 
 
 def write_page_text(path: Path, text: str) -> None:

@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from exporters import wording
+from exporters.gate import hold
 from exporters.run import Run
 from exporters.tables import TITLES
+from tailgate.thresholds import Gate
 
 
-def word(run: Run) -> str:
-    """'valid', 'objective missed' or 'not valid'."""
+def word(run: Run, gate: Gate | None) -> str:
+    """'valid', 'failed' (a bound of the gate is broken), 'objective missed' or 'not valid'."""
     if not run.valid:
         return "not valid"
+    if gate and any(one.met is False for one in hold(gate, [run])):
+        return "failed"
     missed = any(objective["met"] is False for objective in run.summary["objectives"])
     return "objective missed" if missed else "valid"
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from exporters import wording
 from exporters.compare import CONFIDENCE, Comparison, Measurement
-from exporters.gate import Decision, decision_of
+from exporters.gate import Decision, decision_of, decisions_alone
 from exporters.quantiles import LEVELS
 from exporters.report import alone
 from exporters.report.differences import config_differences
 from exporters.run import Run
 from exporters.tables import TITLES, said_of_sending
+from tailgate.thresholds import Gate
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#~!"} | {"\n": " ", "\r": " "})
 
@@ -19,16 +20,23 @@ _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#~!"} | {"\n": " ", 
 _SIMULATED = "**Simulated:** these figures come from the embedded engine, not from a GPU."
 
 
-def markdown(base: Sequence[Run | Measurement], candidate: Sequence[Run], comparison: Comparison | None) -> str:
+def markdown(
+    base: Sequence[Run | Measurement],
+    candidate: Sequence[Run],
+    comparison: Comparison | None,
+    gate: Gate | None = None,
+) -> str:
     """The verdict, the table, what differed, and how it was measured."""
     runs = [run for run in (*base, *candidate) if isinstance(run, Run)]
     if comparison is None:
         lines = [f"## {_safe(runs[0].facts.label)}", ""]
         for run in runs:
-            lines += [f"**{alone.word(run).capitalize()}.** {_safe(alone.sentence(run))}", ""]
+            lines += [f"**{alone.word(run, gate).capitalize()}.** {_safe(alone.sentence(run))}", ""]
             if run.facts.simulated:
                 lines += [_SIMULATED, ""]
             lines += _one(run)
+        if gate:
+            lines += ["", *_thresholds(decisions_alone(gate, runs)), ""]
         return "\n".join([*lines, *_classes(runs), *_commands(runs), ""])
     lines = [f"## {comparison.verdict.capitalize()}", "", _safe(wording.sentence(comparison)), ""]
     if comparison.simulated:
@@ -53,10 +61,7 @@ def markdown(base: Sequence[Run | Measurement], candidate: Sequence[Run], compar
                 f"{figure.verdict}{f' ({figure.note})' if figure.note else ''}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
-        lines += [
-            "",
-            *(f"- Threshold `{one.title}`: **{one.outcome}**, {_safe(one.said)}" for one in _bounds(comparison)),
-        ]
+        lines += ["", *_thresholds(decision_of(one) for one in comparison.held)]
         lines += ["", f"Bold metrics decide; differences within {comparison.margin:.0%} do not matter.", ""]
     differences = config_differences(base[0].facts, candidate[0].facts)
     if differences:
@@ -66,8 +71,8 @@ def markdown(base: Sequence[Run | Measurement], candidate: Sequence[Run], compar
     return "\n".join([*lines, *_classes(runs), *(_measured(run) for run in runs), *_commands(runs), ""])
 
 
-def _bounds(comparison: Comparison) -> list[Decision]:
-    return [decision_of(one) for one in comparison.held]
+def _thresholds(decisions: Iterable[Decision]) -> list[str]:
+    return [f"- Threshold `{one.title}`: **{one.outcome}**, {_safe(one.said)}" for one in decisions]
 
 
 def _classes(runs: list[Run]) -> list[str]:

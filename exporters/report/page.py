@@ -14,7 +14,7 @@ from exporters import wording
 from exporters.compare import CONFIDENCE, Comparison, Measurement, MetricComparison
 from exporters.explain import explain, trial_text
 from exporters.facts import Facts
-from exporters.gate import Decision, decisions
+from exporters.gate import Decision, decisions, decisions_alone
 from exporters.quantiles import LEVELS
 from exporters.report import alone, figures
 from exporters.report.differences import config_differences
@@ -22,6 +22,7 @@ from exporters.report.frame import templates
 from exporters.report.offered import offered_plot
 from exporters.run import Run
 from exporters.tables import TITLES, engine_text, said_of_sending
+from tailgate.thresholds import Gate
 
 _HERE = Path(__file__).parent
 _SCALE = 2.0
@@ -50,6 +51,7 @@ def render(
     candidate: Sequence[Run],
     comparison: Comparison | None,
     command: str | None = None,
+    gate: Gate | None = None,
 ) -> str:
     """The whole page. Of a stored baseline it shows what the file holds: figures and distributions."""
     sides = [Side(name, side) for name, side in (("baseline", base), ("candidate", candidate)) if side]
@@ -63,10 +65,10 @@ def render(
         comparison=comparison,
         sentence=wording.headline(comparison) if comparison else None,
         aside=wording.aside(comparison) if comparison else None,
-        alone=[] if comparison else [(run, alone.word(run), alone.sentence(run)) for run in runs],
+        alone=[] if comparison else [(run, alone.word(run, gate), alone.sentence(run)) for run in runs],
         invalid=[(run.facts.label, run.path.name, run.summary["quality"]["reasons"]) for run in runs if not run.valid],
         cards=_cards(comparison),
-        thresholds=_thresholds(comparison),
+        thresholds=_thresholds(comparison) if comparison else decisions_alone(gate, runs) if gate else [],
         groups=_groups(comparison),
         confidence=f"{CONFIDENCE:.0%}",
         band=_band(comparison.margin) if comparison else None,
@@ -105,9 +107,9 @@ def _cards(comparison: Comparison | None) -> list[dict[str, Any]]:
     return [_row(m) | {"gated": m.gated} for m in (*gated, *beside)][: max(4, worse)]
 
 
-def _thresholds(comparison: Comparison | None) -> list[Decision]:
+def _thresholds(comparison: Comparison) -> list[Decision]:
     """What the gate asks of the candidate itself, and of figures with a limit of their own or not measured."""
-    if comparison is None or comparison.refused:
+    if comparison.refused:
         return []
     plain = {wording.title(m.name) for m in comparison.gated if m.limit is None}
     return [one for one in decisions(comparison) if one.title not in plain]

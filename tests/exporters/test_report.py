@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from exporters import baseline
+from exporters.__main__ import main
 from exporters.compare import DEFAULT_GATE, compare
 from exporters.prometheus import RunMetrics
 from exporters.report import write_markdown, write_report
 from exporters.run_store import Run, append_engine_sample
 from exporters.wording import milliseconds, title
-from tailgate.exits import BadInput
+from tailgate.exits import BadInput, Exit
 from tailgate.thresholds import parse_gate
 from tests.support.runs import START_NS, failed, queueing_records, store
 
@@ -246,3 +247,34 @@ def test_thresholds_are_told_one_by_one(tmp_path: Path) -> None:
     assert 'tailgate_regression{label="config B",metric="ttft_p50<1ms",workload="chat-short"} 1.0' in (
         metrics.exposition()[0].decode()
     )
+
+
+def test_a_gate_without_a_baseline_is_told_too(tmp_path: Path) -> None:
+    run = store(tmp_path / "r", queueing_records(1, seconds=30), seconds=30.0)
+    gate = parse_gate("ttft_p50<1ms,itl_p95<10s,itl_p95_rise<20%")
+    write_report(tmp_path / "report.html", [run], gate=gate)
+    text = _Page((tmp_path / "report.html").read_text()).text
+    assert "failed 600 requests sent" in text
+    told = text[text.index("Thresholds") : text.index("Latencies")]
+    assert "ttft_p50<1ms failed reached" in told
+    assert "itl_p95<10s passed reached" in told
+    assert "itl_p95_rise<20% not looked at for want of a baseline" in told
+    write_markdown(tmp_path / "report.md", [run], gate=gate)
+    text = (tmp_path / "report.md").read_text()
+    assert "**Failed.** 600 requests sent" in text
+    assert "- Threshold `ttft_p50<1ms`: **failed**, reached " in text
+    assert "- Threshold `itl_p95_rise<20%`: **not looked at**" in text
+
+
+def test_the_command_reports_a_gate_on_one_run(tmp_path: Path) -> None:
+    workload = {"name": "chat-short", "gate": "itl_p95<1us"}
+    run = store(tmp_path / "r", queueing_records(1, seconds=30), seconds=30.0, workload=workload)
+
+    def report(*options: str) -> tuple[int, str]:
+        path = tmp_path / "report.md"
+        return main(["report", str(run.path), "-o", str(path), *options]), path.read_text()
+
+    code, text = report()
+    assert (code, "- Threshold `itl_p95<1us`: **failed**" in text) == (Exit.REGRESSION, True)
+    code, text = report("--gate", "itl_p95<10s")
+    assert (code, "- Threshold `itl_p95<10s`: **passed**" in text) == (Exit.GOOD, True)

@@ -49,6 +49,10 @@ MISTAKES = {
         GOOD + "gate: [itl_p95, itl_p98]\n",
         "e.yaml:8: gate: unknown metric 'itl_p98'; did you mean 'itl_p99'?",
     ),
+    "a threshold that bounds no loss": (
+        GOOD + "gate: [itl_p95, itl_p99_drop<20%]\n",
+        "e.yaml:8: gate: 'itl_p99_drop<20%' bounds what is no loss; write itl_p99_rise<20%",
+    ),
     "no baseline": (
         GOOD.replace("baseline: h100-llama-8b-baseline\n", ""),
         "e.yaml:1: the key 'baseline' is missing; add it",
@@ -104,6 +108,10 @@ workload: chat-short
 run-time: 20s
 """
 MISTAKES |= {
+    "a threshold for many arms": (
+        ABLATION + "gate: [itl_p95_rise<20%]\n",
+        "e.yaml:9: gate: 'itl_p95_rise<20%' is no metric's name; thresholds are for experiments of two configs",
+    ),
     "a kind that is none": (
         GOOD + "kind: ablaton\n",
         "e.yaml: kind: there is no kind of experiment 'ablaton'; did you mean 'ablation'?",
@@ -184,6 +192,13 @@ def test_the_plan_says_what_would_run_and_starts_nothing(tmp_path: Path) -> None
     ]
     assert planned["simulated"] is True
     assert not (tmp_path / "results").exists()
+
+
+def test_two_sides_can_be_held_to_thresholds(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(GOOD + "gate: [itl_p95, ttft_p99<1s, throughput_drop<20%]\n")
+    ended = launch("experiment", "e.yaml", "--dry-run", cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, "")
+    assert "judged    itl_p95, ttft_p99<1s, throughput_drop<20% (margin 5%)\n" in ended.out
 
 
 def test_repeats_of_both_sides_see_the_same_requests_in_interleaved_order(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tailgate.exits import BadInput
 from tailgate.objectives import parse_objectives
+from tailgate.thresholds import COMPARED_NAMES, parse_gate
 from tailgate.yaml_file import check_model, read_yaml
 from vllm_launch.config import LaunchConfig, is_url, load_config
 from vllm_launch.effect import differences
@@ -84,17 +85,25 @@ class ExperimentFile(LoadTestFile):
     rounds: Annotated[int, Field(ge=1, le=100)] = 1
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
     gate: list[str] = ["ttft_p95", "itl_p95"]
+    thresholds: ClassVar[bool] = False
+    """Whether the gate may hold thresholds besides names of metrics."""
 
     @field_validator("gate")
     @classmethod
-    def _metrics(cls, value: list[str]) -> list[str]:
-        from exporters.compare import METRIC_NAMES
-
-        for name in value:
-            if name not in METRIC_NAMES:
-                close = difflib.get_close_matches(name, METRIC_NAMES, n=1)
-                mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(METRIC_NAMES)}"
+    def _judged(cls, value: list[str]) -> list[str]:
+        names = [term for term in value if term.isidentifier()] if cls.thresholds else value
+        for name in names:
+            if not name.isidentifier():
+                raise ValueError(f"'{name}' is no metric's name; thresholds are for experiments of two configs")
+            if name not in COMPARED_NAMES:
+                close = difflib.get_close_matches(name, COMPARED_NAMES, n=1)
+                mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(COMPARED_NAMES)}"
                 raise ValueError(f"unknown metric '{name}'; {mend}")
+        if value:
+            try:
+                parse_gate(",".join(value), "gate")
+            except BadInput as error:
+                raise ValueError(str(error).removeprefix("gate: ")) from None
         return value
 
 
@@ -113,6 +122,7 @@ class CompareFile(_OneLoad):
     """Two configs, interleaved."""
 
     kind: Literal["compare"] = "compare"
+    thresholds: ClassVar[bool] = True
     candidate: str
     order: str = Field("ABBA", description="legs of one round: A is the baseline, B the candidate")
 
