@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,19 @@ def test_drawn_quantiles_are_those_of_the_blocks_drawn(tmp_path: Path) -> None:
     for replicate in (0, 100, 599):
         chosen = np.concatenate([np.tile(ttft[at == b], int(n)) for b, n in enumerate(weights[0][replicate])])
         assert draws[replicate] == pytest.approx(np.quantile(chosen, 0.9), rel=0.02)
+
+
+@pytest.mark.parametrize("count", [16, 7, 1])
+def test_blocks_are_drawn_with_their_neighbours(tmp_path: Path, count: int) -> None:
+    """What lasts longer than a block is noise; what two neighbours even out between them is none."""
+    run = replace(blocks_of(_run(tmp_path, "A", 1)), sent=np.zeros(count))
+    (weights,), _ = draw_weights([run], [], paired=False)
+    assert weights.sum(axis=1) == pytest.approx(count)
+    if count == 16:
+        lasting, alternating = np.repeat([0.0, 1.0], 8), np.tile([0.0, 1.0], 8)
+        # Of 16 pairs of neighbours 7 hold twice 0, 7 twice 1, and 2 one of each; 8 are drawn.
+        assert np.var(weights @ lasting / 16) == pytest.approx(7 / 32 / 8, rel=0.2)
+        assert np.var(weights @ alternating / 16) == 0
 
 
 def test_a_loaded_queue_is_given_more_room_for_launches_that_differ(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         ("ttft_p99", "a", 4, ["too few"]),
         ("goodput", "failing", 4, ["too few"]),
         ("ttft_p97<1s", "a", 0, ["passed"]),
-        ("ttft_p95_adjusted", "a", 0, ["passed"]),
+        ("ttft_p95_adjusted_rise<20%", "a", 0, ["passed"]),
     ],
 )  # fmt: skip
 def test_each_threshold_decides(

@@ -64,7 +64,7 @@ def test_a_gate_of_the_workload_or_of_the_line_decides(
     assert ended.code in ((3, 4) if broken else (0, 4))
     assert f"threshold ttft_p50<{limit}: {'failed' if broken else 'passed'}, reached " in ended.out
     if from_file:
-        assert "threshold throughput_drop<20%: not looked at, for want of a --baseline" in ended.out
+        assert "threshold throughput_drop<20%: not looked at, for want of a baseline" in ended.out
 
 
 @pytest.mark.parametrize(
