@@ -18,9 +18,10 @@ import gevent
 import numpy as np
 import pytest
 
-from locustfiles.client import choice
+from locustfiles.client import choice, wire
 from locustfiles.client.choice import open_clock
 from locustfiles.client.clock import Clock
+from locustfiles.client.connection import Connection
 from locustfiles.client.reading import Asked
 from locustfiles.client.ring import PacketRing
 from locustfiles.client.stream import Outcome, StreamingClient
@@ -77,6 +78,30 @@ def _errors_ns(server: TruthServer, name: str, outcome: Outcome) -> np.ndarray:
 def server() -> Iterator[TruthServer]:
     with TruthServer() as one:
         yield one
+
+
+@pytest.fixture(autouse=True)
+def _no_connections_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wire clock reads as it does among hundreds of streams, of which a test has but a handful."""
+    monkeypatch.setattr(wire, "_FEW", 0)
+
+
+@pytest.mark.parametrize("few", [0, 16])
+def test_a_few_connections_are_read_whenever_there_is_something(
+    server: TruthServer, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(wire, "_FEW", few)
+    reads: list[int] = []
+    read = Connection.read
+    monkeypatch.setattr(Connection, "read", lambda self: (reads.append(1), read(self))[1])
+    with _client(server, "wire") as (client, _):
+        for i in range(2):
+            reads.clear()
+            outcome = _ask(client, f"few-{few}-{i}", events=40, first_ms=10, gap_ms=5)
+            errors = _errors_ns(server, f"few-{few}-{i}", outcome)
+            assert (errors.min(), outcome.late_events) == (0, 0)
+            assert errors.max() <= _WRITE_SLACK_NS
+            assert (len(reads) > 35) == bool(few), "one for each event, or a handful for all"
 
 
 @pytest.mark.parametrize("clock_name", ["wire", "kernel", "user"])
