@@ -2,8 +2,9 @@
 it shared.
 
 The engine's steps take a hundredth of their time and its cache is large, so that it keeps up and evicts nothing: what
-is measured is the replay. The traces are public and not part of this repository (docs/choose-arrivals.md says where
-from); their folder is `../shared/traces` beside the checkout, or the environment's TAILGATE_TRACES.
+is measured is the replay. Azure's shortest prompts are shorter than a chat's template: it goes to the completions
+endpoint. The traces are public and not part of this repository (docs/choose-arrivals.md says where from); their folder
+is `../shared/traces` beside the checkout, or the environment's TAILGATE_TRACES.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _TRACES = {
     "azure-code": "azure_llm_inference_2023_code.csv",
     "mooncake-conversation": "mooncake_conversation_trace.jsonl",
 }
+_SHORT_PROMPTS = {"azure-code"}
 
 
 class Own(NamedTuple):
@@ -99,7 +101,8 @@ def measure(name: str, trace: Path, seconds: float) -> None:
     flags = ("num-gpu-blocks-override=4000000", "max-model-len=131072")
     with embedded_engine(*flags, slowdown=_SLOWDOWN) as url:
         port = free_port()
-        command = python("locust", "-f", "locustfiles/replay.py", "--headless", "-H", url, "--workload", name)
+        locustfile = f"locustfiles/{'completions' if name in _SHORT_PROMPTS else 'replay'}.py"
+        command = python("locust", "-f", locustfile, "--headless", "-H", url, "--workload", name)
         command += ["--trace", str(trace), "--time-scale", f"{_PACE:g}", "--num-requests", f"{len(truth.rows)}"]
         command += ["--drain", "120", "--results", str(folder / "run"), "--seed", "6"]
         command += ["--master-bind-port", f"{port}", "--master-port", f"{port}"]

@@ -182,7 +182,7 @@ def _read_inference_perf(job: Job) -> Quantiles:
         (metric, quantile): found[name][level] * 1e3
         for metric, name in names.items()
         for quantile, level in levels.items()
-        if level in found[name]
+        if found[name] and level in found[name]
     }
 
 
