@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from exporters import quality
+from exporters import audit, quality
 from exporters.columns import ABSENT, CLOSES, METRICS, OF_GAPS, OPENS, OUTCOMES, RETRY, SHORT, Bools, Columns
 from exporters.engine_own import engine_own
 from exporters.facts import Facts, Window, utc
@@ -36,7 +36,7 @@ def summarise(
     columns = records if isinstance(records, Columns) else Columns.of(records)
     facts = Facts(meta)
     window = facts.window or _span(columns)
-    measured = quality.measure(columns, facts, window, engine, unreadable)
+    measured = audit.measure(columns, facts, window, engine, unreadable)
     broken = quality.reasons(measured)
     objectives = parse_objectives(facts.slo, "slo in run.json") if facts.slo else ()
     inside = columns.in_window

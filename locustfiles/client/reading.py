@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from locustfiles.client.deltas import Tally
 from locustfiles.client.error_bodies import error_in, message_in
 from locustfiles.client.errors import API_ERROR, EMPTY, MALFORMED, TRUNCATED, Failure, groupable, http_kind
+from locustfiles.client.headers import media_type, retry_after_s
 from locustfiles.client.http_framing import Framing, Span
 from locustfiles.client.inflate import CODINGS, Inflater
 from locustfiles.client.sse import Event, EventSplitter
@@ -241,7 +241,7 @@ class ResponseReading:
             http_status=framing.status,
             error=failure.kind if failure else None,
             error_message=failure.message if failure else None,
-            retry_after_s=_retry_after_s(framing.headers),
+            retry_after_s=retry_after_s(framing.headers),
             head_end=framing.head_end,
             end=framing.end if framing.complete else tally.answered_end or framing.end,
             short_output=failure is None and source == "usage" and (tokens or 0) < self._asked.demanded_tokens,
@@ -261,7 +261,7 @@ class ResponseReading:
         if coding not in ("identity", "", *CODINGS):
             self._framing.abandon("content coding that was not asked for", self._framing.head_end)
             return None
-        if self._succeeded and self._asked.stream and _media_type(headers) not in ("json", "html"):
+        if self._succeeded and self._asked.stream and media_type(headers) not in ("json", "html"):
             self._splitter = EventSplitter()
         if coding in CODINGS:
             self._inflater = Inflater(coding)
@@ -378,7 +378,7 @@ class ResponseReading:
         body = b"".join(self._document)
         if not body.strip():
             return Failure(EMPTY, "no body")
-        media = _media_type(self._framing.headers)
+        media = media_type(self._framing.headers)
         if self._asked.stream:
             message = error_in(body)
             if message is not None:
@@ -405,22 +405,3 @@ class ResponseReading:
         if texts is None:
             return None
         return "\n\n".join("".join(texts[index]) for index in sorted(texts))
-
-
-def _media_type(headers: dict[str, str]) -> str:
-    """json, html, event-stream, or whatever else the content type's last word is; empty where there is none."""
-    essence = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return essence.rpartition("/")[2].rpartition("+")[2]
-
-
-def _retry_after_s(headers: dict[str, str]) -> float | None:
-    """Seconds of `Retry-After`; a date counts from the reply's own `Date`, so that no clock is needed."""
-    value = headers.get("retry-after", "").strip()
-    if not value:
-        return None
-    if value.isascii() and value.replace(".", "", 1).isdigit():
-        return float(value)
-    try:
-        return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(headers["date"])).total_seconds())
-    except (ValueError, KeyError, TypeError):
-        return None
