@@ -131,5 +131,4 @@ def _start_terms(measured: Sequence[Replayed]) -> dict[str, Any]:
 
 
 def _whole(value: object) -> int:
-    text = str(value)
-    return int(text) if text.isdigit() else 0
+    return int(value) if isinstance(value, int | float) and value == int(value) else 0
