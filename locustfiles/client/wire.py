@@ -331,24 +331,24 @@ class WireClock(Clock):
         counts[:-1] = first[1:] - first[:-1]
         counts[-1] = count - first[-1]
         held = self._held[owners]
-        if (held + counts).max() > _ROOM:
-            self._store_with_care(owners, first, counts, rows)
-            return
+        full = held + counts > _ROOM
+        if full.any():
+            for owner in owners[full].tolist():
+                self._spill(owner)
+            held = self._held[owners]
+            if counts.max() > _ROOM:
+                self._store_with_care(owners, first, counts, rows)
+                return
         self._held[owners] = held + counts
         group = begins.cumsum() - 1
         place = (held - first)[group] + np.arange(count)
         self._stored.reshape(-1, 3)[slot * _ROOM + place] = rows
 
     def _store_with_care(self, owners: Int64s, first: Int64s, counts: Int64s, rows: Int64s) -> None:
-        """The same where some slot's row has no room for all of it."""
+        """The same where some slot's row has no room for all of it, spilled though it is."""
         for slot, begin, count in zip(owners.tolist(), first.tolist(), counts.tolist(), strict=True):
-            held = int(self._held[slot])
-            if held + count > _ROOM:
-                self._spill(slot)
-                self._append(slot, rows[begin : begin + count])
-            else:
-                self._stored[slot, held : held + count] = rows[begin : begin + count]
-                self._held[slot] = held + count
+            self._spill(slot)
+            self._append(slot, rows[begin : begin + count])
 
     def _spill(self, slot: int) -> None:
         """Moves a slot's segments to its connection's trace."""
