@@ -50,9 +50,8 @@ def compiled(name: str) -> Path:
 
 def pinned(command: Sequence[str], core: int, **options: Any) -> subprocess.Popen[str]:
     """`command` started on one core."""
-    return subprocess.Popen(
-        command, text=True, preexec_fn=lambda: os.sched_setaffinity(0, {core}), cwd=HERE.parent, **options
-    )
+    options.setdefault("cwd", HERE.parent)
+    return subprocess.Popen(command, text=True, preexec_fn=lambda: os.sched_setaffinity(0, {core}), **options)
 
 
 class TruthServer:

@@ -91,9 +91,9 @@ def _measure(peer: Peer, streams: int, seconds: float, tokenizer: Path) -> None:
         command = peer.command(job)
         variables = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} | peer.variables
         log = (folder / "output.log").open("w")
-        process = pinned(
-            command, cores()[0], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True
-        )
+        channels = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        # Some leave files where they are started.
+        process = pinned(command, cores()[0], cwd=folder, env=variables, start_new_session=True, **channels)
         try:
             _wait_for_load(process, server)
             server.get("reset")
