@@ -252,4 +252,7 @@ def test_sigkill_in_mid_stream_truncates(tmp_path: Path) -> None:
         outcomes = _interrupted(engine, ask, signal.SIGKILL)
         _kept_or_told(outcomes)
         assert {outcome.error for outcome in outcomes} <= {TRUNCATED, RESET}
+        assert engine.child is not None
+        assert engine.child.wait(10) == -signal.SIGKILL
+        # Its streams are cut before its listening socket is closed, so until it is gone a connect may still succeed.
         assert ask().error == "connect"
