@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.made_runs import START_NS, columns
 from exporters.blocks import blocks_of
-from exporters.columns import ABSENT, Columns, Ints
+from exporters.columns import Ints
 from exporters.compare import Comparison, Measurement, compare
 from exporters.quantiles import Floats
 from exporters.run import Run
 
 RATE, TOKENS, SECONDS = 10.0, 12, 120.0
-_START_NS = 1_790_000_000_000_000_000
 
 
 @dataclass(frozen=True)
@@ -76,40 +76,13 @@ def run_of(arrivals: Floats, waits: Floats, service: Floats, seed: int, factor: 
     rng = np.random.default_rng(seed + 1_000_003)
     count = arrivals.size
     gaps = 0.01 * factor * (1 + 2 * waits[:, None]) * rng.gamma(40.0, 1 / 40.0, (count, TOKENS - 1))
-    sent = _START_NS + (arrivals * 1e9).astype(np.int64)
+    sent = START_NS + (arrivals * 1e9).astype(np.int64)
     first = sent + ((waits + service + 0.02) * factor * 1e9).astype(np.int64)
     gaps_ns = (gaps * 1e9).astype(np.int64)
     last = first + gaps_ns.sum(axis=1)
-    full = np.full
-    columns = Columns(
-        index=np.arange(count),
-        scheduled_ns=sent,
-        sent_ns=sent,
-        first_ns=first,
-        last_ns=last,
-        end_ns=last,
-        connect_ns=full(count, ABSENT),
-        events=full(count, TOKENS),
-        coalesced=np.zeros(count, dtype=np.int64),
-        prompt_tokens=full(count, 128),
-        planned_prompt_tokens=full(count, ABSENT),
-        output_tokens=full(count, TOKENS),
-        cached_tokens=full(count, ABSENT),
-        outcome=np.zeros(count, dtype=np.int64),
-        class_code=np.zeros(count, dtype=np.int64),
-        worker_code=np.zeros(count, dtype=np.int64),
-        in_window=full(count, True),
-        counted_events=full(count, False),
-        gaps_ns=gaps_ns.ravel(),
-        gap_starts=np.arange(count + 1) * (TOKENS - 1),
-        gap_tokens=None,
-        classes=["chat"],
-        workers=["w"],
-        errors=[None] * count,
-        clocks={"wire"},
-    )
-    window = {"start_ns": _START_NS, "end_ns": _START_NS + int(seconds * 1e9)}
-    return Run(None, {"window": window, "clock": "wire", "arrival": {"kind": "poisson"}}, columns)  # type: ignore[arg-type]
+    made = columns(sent, first, last, gaps_ns.ravel(), np.arange(count + 1) * (TOKENS - 1))
+    window = {"start_ns": START_NS, "end_ns": START_NS + int(seconds * 1e9)}
+    return Run(None, {"window": window, "clock": "wire", "arrival": {"kind": "poisson"}}, made)  # type: ignore[arg-type]
 
 
 def study(setting: Setting, pairs: int, seed: int) -> list[Comparison]:

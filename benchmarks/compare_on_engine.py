@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from exporters.columns import ABSENT, Columns
+from benchmarks.made_runs import START_NS, columns
+from exporters.columns import Columns
 from exporters.compare import CONFIDENCE, DEFAULT_GATE, Measurement, compare
 from exporters.record import RequestRecord
 from exporters.run import Run
@@ -43,7 +44,6 @@ LOADS = (0.3, 0.6, 0.9)
 RUN_S, WARM_UP_S = 120.0, 15.0
 LAUNCH_SIGMA = 0.0075
 SLOWER = 1.1
-START_NS = 1_790_000_000_000_000_000
 _PROMPT, _ANSWER = (64, 1024), (32, 96)
 _PUBLIC = "meta-llama/Llama-3.1-8B-Instruct", "h100-sxm"
 COVERAGE = (0.92, 0.98)
@@ -216,7 +216,7 @@ def _columns_of(outcome: Outcome, slower: float) -> Columns:
     counts = np.array([one.size for one in after])
     gaps = np.concatenate([np.diff(one) for one in after])
     firsts, lasts = np.array([one[0] for one in after]), np.array([one[-1] for one in after])
-    return _columns(sent, sent + firsts, sent + lasts, gaps, np.concatenate(([0], np.cumsum(counts - 1))), counts)
+    return columns(sent, sent + firsts, sent + lasts, gaps, np.concatenate(([0], np.cumsum(counts - 1))))
 
 
 def _meta(seed: int, rate: float | None, seconds: float) -> dict[str, Any]:
@@ -265,11 +265,11 @@ def speed_from_disk(gaps: int) -> str:
     return f"the same from two run directories on disk, with python -m exporters compare: {said}"
 
 
-def _write(path: Path, side: int, columns: Columns) -> None:
+def _write(path: Path, side: int, run: Columns) -> None:
     with RunStore.create(path, _meta(side, None, 600.0)) as store:
-        for i in range(len(columns)):
-            gaps = columns.gaps_ns[columns.gap_starts[i] : columns.gap_starts[i + 1]].tolist()
-            sent, first, last = (int(getattr(columns, f"{what}_ns")[i]) for what in ("sent", "first", "last"))
+        for i in range(len(run)):
+            gaps = run.gaps_ns[run.gap_starts[i] : run.gap_starts[i + 1]].tolist()
+            sent, first, last = (int(getattr(run, f"{what}_ns")[i]) for what in ("sent", "first", "last"))
             record = RequestRecord(
                 index=i, worker="w0", request_class="chat", endpoint="/v1/chat/completions", scheduled_ns=sent,
                 sent_ns=sent, first_ns=first, last_ns=last, end_ns=last, gaps_ns=gaps, events=len(gaps) + 1,
@@ -286,39 +286,7 @@ def _many(gaps: int, side: int) -> Columns:
     flat = (rng.gamma(16.0, 0.0006, count * 500) * 1e9).astype(np.int64)
     first = sent + (rng.gamma(4.0, 0.02, count) * 1e9).astype(np.int64)
     last = first + flat.reshape(count, 500).sum(axis=1)
-    return _columns(sent, first, last, flat, np.arange(count + 1) * 500, np.full(count, 501))
-
-
-def _columns(sent: Any, first: Any, last: Any, gaps: Any, starts: Any, events: Any) -> Columns:
-    count = sent.size
-    nothing, zero = np.full(count, ABSENT), np.zeros(count, dtype=np.int64)
-    return Columns(
-        index=np.arange(count),
-        scheduled_ns=sent,
-        sent_ns=sent,
-        first_ns=first,
-        last_ns=last,
-        end_ns=last,
-        connect_ns=nothing,
-        events=events,
-        coalesced=zero,
-        prompt_tokens=nothing,
-        planned_prompt_tokens=nothing,
-        output_tokens=events,
-        cached_tokens=nothing,
-        outcome=zero,
-        class_code=zero,
-        worker_code=zero,
-        in_window=np.ones(count, dtype=bool),
-        counted_events=np.zeros(count, dtype=bool),
-        gaps_ns=gaps,
-        gap_starts=starts,
-        gap_tokens=None,
-        classes=["chat"],
-        workers=["w0"],
-        errors=[None] * count,
-        clocks={"wire"},
-    )
+    return columns(sent, first, last, flat, np.arange(count + 1) * 500)
 
 
 def _peak_mb() -> float:
