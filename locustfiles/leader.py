@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -19,7 +17,6 @@ import msgspec
 from gevent.event import Event
 from locust.env import Environment
 
-import tailgate
 from exporters import quality
 from exporters.compare import Comparison
 from exporters.run import REQUESTS
@@ -38,10 +35,9 @@ from locustfiles.run_facts import (
     LAUNCH_CONFIG,
     Sums,
     clock_of,
+    facts_at_start,
     identity,
-    launch_config,
     notes_of,
-    redacted,
     sent_in_all,
     window_of_schedule,
 )
@@ -116,7 +112,8 @@ class Leader:
             max_model_len=server.longest,
         )
         run_id = uuid.uuid4().hex
-        meta = {"run_id": run_id, **self._meta(settings, server, seed, salt, plan)}
+        users = getattr(options, "num_users", None) or 1
+        meta = {"run_id": run_id, **facts_at_start(settings, users, server, seed, salt, plan)}
         store = RunStore.create(self._directory(settings), meta)
         if store.earlier:
             logger.warning("an earlier run in %s was moved to %s", store.directory, store.earlier)
@@ -328,47 +325,6 @@ class Leader:
             )
 
         return make
-
-    def _meta(self, settings: Settings, server: Server, seed: int, salt: str, plan: Plan) -> dict[str, Any]:
-        options = self._environment.parsed_options
-        arrival = settings.arrival
-        argv = redacted(sys.argv)
-        return {
-            "suite_version": tailgate.__version__,
-            "label": settings.label,
-            "argv": argv,
-            "command": shlex.join(argv),
-            "workload": settings.workload.resolved(),
-            "seed": seed,
-            "seed_drawn": settings.seed is None,
-            "salt": salt,
-            "arrival": {
-                "kind": arrival.kind,
-                "rate": arrival.request_rate,
-                **arrival.model_dump(exclude_none=True, include={"rate_per_user", "stages", "wave"}),
-                "burstiness": arrival.burstiness,
-                "max_in_flight": settings.max_in_flight,
-                "trace": str(settings.trace) if settings.trace else None,
-                "time_scale": settings.time_scale,
-            },
-            "users": getattr(options, "num_users", None) or 1,
-            "num_requests": settings.num_requests,
-            "warmup_s": settings.warmup_s,
-            "drain_s": settings.drain_s,
-            "slo": settings.slo,
-            "stream": settings.stream,
-            "retries": settings.retries,
-            "extra_body": settings.extra_body,
-            "target": server.url,
-            "model": server.model,
-            "engine": server.engine.to_dict(),
-            "simulated": server.engine.simulated,
-            "prompt_lengths": plan.calibration.note,
-            "calibration": plan.calibration.to_dict(),
-            "bodies_sha256": plan.bodies_sha256(),
-            "schedule": {"sha256": plan.schedule.sha256()} if plan.schedule else None,
-            "launch": launch_config(),
-        }
 
     def _say(
         self, settings: Settings, server: Server, seed: int, crew: dict[str, Introduction], store: RunStore

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+import tailgate
+from locustfiles.discovery import Server
 from locustfiles.messages import Introduction
+from locustfiles.settings import Settings
 from tailgate.exits import BadInput
+from workloads import Plan
 from workloads.schedule import Schedule
 
 LAUNCH_CONFIG = "TAILGATE_LAUNCH_CONFIG"
@@ -18,6 +24,48 @@ LAUNCH_CONFIG = "TAILGATE_LAUNCH_CONFIG"
 
 Whoever sets it launched the engine and watches it too.
 """
+
+
+def facts_at_start(settings: Settings, users: int, server: Server, seed: int, salt: str, plan: Plan) -> dict[str, Any]:
+    """All that is known of a run before its first request. Raises `BadInput`."""
+    arrival = settings.arrival
+    argv = redacted(sys.argv)
+    return {
+        "suite_version": tailgate.__version__,
+        "label": settings.label,
+        "argv": argv,
+        "command": shlex.join(argv),
+        "workload": settings.workload.resolved(),
+        "seed": seed,
+        "seed_drawn": settings.seed is None,
+        "salt": salt,
+        "arrival": {
+            "kind": arrival.kind,
+            "rate": arrival.request_rate,
+            **arrival.model_dump(exclude_none=True, include={"rate_per_user", "stages", "wave"}),
+            "burstiness": arrival.burstiness,
+            "max_in_flight": settings.max_in_flight,
+            "trace": str(settings.trace) if settings.trace else None,
+            "time_scale": settings.time_scale,
+        },
+        "users": users,
+        "num_requests": settings.num_requests,
+        "warmup_s": settings.warmup_s,
+        "drain_s": settings.drain_s,
+        "slo": settings.slo,
+        "stream": settings.stream,
+        "retries": settings.retries,
+        "extra_body": settings.extra_body,
+        "target": server.url,
+        "model": server.model,
+        "engine": server.engine.to_dict(),
+        "simulated": server.engine.simulated,
+        "prompt_lengths": plan.calibration.note,
+        "calibration": plan.calibration.to_dict(),
+        "bodies_sha256": plan.bodies_sha256(),
+        "schedule": {"sha256": plan.schedule.sha256()} if plan.schedule else None,
+        "launch": launch_config(),
+    }
 
 
 def redacted(argv: list[str]) -> list[str]:
