@@ -118,7 +118,9 @@ def _explain(fault: Any, model: type[BaseModel], source: str, node: yaml.Node | 
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind in ("value_error", "assertion_error"):
         return f"{where}: {key}: {message}", ""
-    return f"{where}: {key}: {message[:1].lower()}{message[1:]}, got {fault.get('input')!r:.80}", "mend that value"
+    given = fault.get("input")
+    mend = "put it in quotes" if kind == "string_type" and isinstance(given, int | float) else "mend that value"
+    return f"{where}: {key}: {message[:1].lower()}{message[1:]}, got {given!r:.80}", mend
 
 
 def _closest(word: str, known: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tailgate.exits import BadInput
-from tailgate.yaml_file import check_model, read_yaml
+from tailgate.yaml_file import FaultAt, check_model, read_yaml
 from vllm_launch.devices import UNKNOWN, find_device
 from vllm_launch.engine.docker import Container
 from vllm_launch.flags import DEFAULT_VERSION, FlagList, flag_list
@@ -73,6 +73,21 @@ class ConfigFile(BaseModel):
             name: str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
             for name, item in value.items()
         }
+
+    @field_validator("env")
+    @classmethod
+    def _can_be_set(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not name or "=" in name or "\0" in name + text:
+                raise FaultAt((name,), "no system can set such a variable; a name has no '=', and neither part a NUL")
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None and (fault := url_fault(value)):
+            raise ValueError(fault)
+        return value
 
 
 @dataclass(frozen=True)
@@ -137,9 +152,23 @@ def is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
 
 
+def url_fault(url: str) -> str | None:
+    """What is wrong with the address of a server; nothing that may be secret is repeated."""
+    mend = "write it like http://127.0.0.1:8000"
+    try:
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port == 0:
+            return f"'{url}' is no address of a server; {mend}"
+    except ValueError as error:
+        return f"no address of a server ({str(error).lower()}); {mend}"
+    if parts.username is not None:
+        return f"credentials do not belong in an address; {mend}, and set OPENAI_API_KEY in the environment"
+    return None
+
+
 def _attached(url: str, version: str | None) -> LaunchConfig:
-    if not urlsplit(url).hostname:
-        raise BadInput(f"'{url}' is no address of a server", "write it like http://127.0.0.1:8000")
+    if fault := url_fault(url):
+        raise BadInput(fault)
     return LaunchConfig(
         name=re.sub(r"[^\w.-]+", "-", urlsplit(url).netloc.rpartition("@")[2]),
         path=Path(),
@@ -167,6 +196,11 @@ def _find(name_or_path: str, base: Path, source: str) -> Path:
             if under.is_file():
                 return under.with_name(f"{under.name}:{goal}")
     close = difflib.get_close_matches(name_or_path, names(), n=1, cutoff=0.4)
+    if re.fullmatch(r"[\w.-]+:\d+", name_or_path):
+        raise BadInput(
+            f"{source}there is no launch config '{name_or_path}'",
+            f"write an address with its scheme: http://{name_or_path}",
+        )
     mend = f"did you mean '{close[0]}'?" if close else "see: python -m vllm_launch list, or give a path ending in .yaml"
     raise BadInput(f"{source}there is no launch config '{name_or_path}'", mend)
 
@@ -182,16 +216,20 @@ def _load(path: Path, version: str | None) -> LaunchConfig:
     where = "" if version or not named else f"{_shown(named[0])}:{_line(named[1], 'vllm')}: vllm: "
     flags = flag_list(version or settings.get("vllm") or DEFAULT_VERSION, where)
     for source, file, node in reversed(chain):
+        spellings: dict[str, str] = {}
         for spelled, value in file.args.items():
             where = f"{_shown(source)}:{_line(node, 'args', spelled)}: args.{spelled}"
             flag = flags.find(spelled, where)
+            if other := spellings.get(flag.name):
+                raise BadInput(f"{where}: the same flag as '{other}' above", "keep one of them")
+            spellings[flag.name] = spelled
             if value is None:
                 settings["args"].pop(flag.name, None)
                 settings["notes"].pop(flag.name, None)
             else:
                 settings["args"][flag.name] = flags.value(flag, value, where)
         settings["env"] |= file.env
-        settings["notes"] |= file.notes
+        settings["notes"] |= {flags.canonical(name): note for name, note in file.notes.items()}
     source, _, node = next(entry for entry in chain if entry[0].parent.parent.name != "goals")
     if settings.get("url"):
         settings = {"model": "", "device": UNKNOWN, **settings}

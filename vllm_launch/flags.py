@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,6 +84,11 @@ class FlagList:
         if flag := self.negatives.get(name):
             raise BadInput(f"{where}: a flag is switched off by its value", f"write '{flag.name}: false'")
         raise BadInput(f"{where}: {self._unknown(name)}", self._mend(name))
+
+    def canonical(self, spelled: str) -> str:
+        """The flag's own name; what names no flag (an environment variable) as it stands."""
+        flag = self.names.get(spelled.replace("_", "-"))
+        return flag.name if flag else spelled
 
     def _unknown(self, name: str) -> str:
         known = misbeliefs().get(name)
@@ -180,6 +186,10 @@ def _size(value: Any) -> int | None:
     return int(float(match[1]) * _UNITS[match[2]]) if match else None
 
 
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
 def _json(value: Any) -> Any:
     if not isinstance(value, str):
         return value if isinstance(value, dict | list) else None
@@ -192,7 +202,7 @@ def _json(value: Any) -> Any:
 _CHECKS: dict[str, Any] = {
     "bool": lambda value: value if isinstance(value, bool) else None,
     "int": lambda value: value if isinstance(value, int) and not isinstance(value, bool) else None,
-    "float": lambda value: float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None,
+    "float": lambda value: _finite(value) if isinstance(value, int | float) and not isinstance(value, bool) else None,
     "str": lambda value: str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None,
     "size": _size,
     "json": _json,

@@ -17,7 +17,7 @@ from tests.vllm_launch.commands import end, eventually, launch, marked, start
 from vllm_launch.experiments.cost import per_million
 from vllm_launch.experiments.file import load_experiment
 from vllm_launch.experiments.outcomes import conclude
-from vllm_launch.experiments.state import State
+from vllm_launch.experiments.state import State, identity
 from vllm_launch.experiments.sweep import Point, pareto
 from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.simulated.settings import EngineSettings
@@ -116,19 +116,20 @@ def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path: Path, mark: s
 def test_another_plan_cannot_go_on_with_it(tmp_path: Path) -> None:
     (tmp_path / "short.yaml").write_text(WORKLOAD)
     (tmp_path / "s.yaml").write_text(SWEEP)
-    state = State.begin(load_experiment(str(tmp_path / "s.yaml")), tmp_path / "results")
+    asked = load_experiment(str(tmp_path / "s.yaml"))
+    state = State.open(asked.path, identity(asked), tmp_path / "results", None)
     (tmp_path / "s.yaml").write_text(SWEEP.replace("[12]", "[12, 13]"))
     other = load_experiment(str(tmp_path / "s.yaml"))
     with pytest.raises(BadInput, match="whose legs differs from what"):
-        State.resume(other, state.directory)
+        State.resume(other.path, identity(other), state.directory)
 
 
 def test_nobody_else_runs_legs_where_an_experiment_goes_on(tmp_path: Path) -> None:
     (tmp_path / "short.yaml").write_text(WORKLOAD)
     (tmp_path / "s.yaml").write_text(SWEEP)
     asked = load_experiment(str(tmp_path / "s.yaml"))
-    state = State.begin(asked, tmp_path / "results")
-    again = State.resume(asked, state.directory)
+    state = State.open(asked.path, identity(asked), tmp_path / "results", None)
+    again = State.resume(asked.path, identity(asked), state.directory)
     with state.held(), pytest.raises(BadInput, match="still going on"), again.held():
         pass
     with again.held():

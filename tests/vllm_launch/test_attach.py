@@ -59,6 +59,21 @@ def test_attach_tells_what_a_server_says_and_watches_it(tmp_path: Path) -> None:
         end(engine)
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("http://127.0.0.1:99999", "no address of a server (port out of range 0-65535); write it like http://"),
+        ("http://me:s3cr3t@127.0.0.1:8000", "credentials do not belong in an address; write it like http://"),
+        ("127.0.0.1:8000", "write an address with its scheme: http://127.0.0.1:8000"),
+    ],
+)
+def test_what_is_no_address_is_refused_in_one_line(address: str, said: str) -> None:
+    ended = launch("attach", address)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert said in ended.err
+    assert "s3cr3t" not in ended.err
+
+
 @pytest.mark.parametrize("command", ["check", "show", "serve"])
 def test_what_is_not_launched_cannot_be_checked_shown_or_served(command: str) -> None:
     ended = launch(command, "http://127.0.0.1:1")

@@ -9,6 +9,7 @@ import pytest
 from tailgate.exits import run_command
 from tests.vllm_launch.commands import launch
 from vllm_launch.__main__ import main
+from vllm_launch.config import load_config
 
 NO_SUCH = "vllm serve 0.32 has no such flag"
 
@@ -66,7 +67,30 @@ FILES = {
     ),
     "an environment variable that is on": (
         "extends: h100-llama-8b-baseline\nenv:\n  VLLM_USE_V1: yes\n",
-        "c.yaml:3: env.VLLM_USE_V1: input should be a valid string, got True; mend that value",
+        "c.yaml:3: env.VLLM_USE_V1: input should be a valid string, got True; put it in quotes",
+    ),
+    "an environment variable that no system can set": (
+        "extends: h100-llama-8b-baseline\nenv:\n  A=B: '1'\n",
+        ("c.yaml:3: env.A=B: no system can set such a variable; a name has no '=', and neither part a NUL"),
+    ),
+    "a version that is a number": (
+        "extends: h100-llama-8b-baseline\nvllm: 0.32\n",
+        "c.yaml:2: vllm: input should be a valid string, got 0.32; put it in quotes",
+    ),
+    "one flag in two spellings": (
+        "extends: h100-llama-8b-baseline\nargs:\n  max_num_seqs: 4\n  max-num-seqs: 8\n",
+        "c.yaml:4: args.max-num-seqs: the same flag as 'max_num_seqs' above; keep one of them",
+    ),
+    "an address with a port that is none": (
+        "url: http://127.0.0.1:99999\n",
+        ("c.yaml:1: url: no address of a server (port out of range 0-65535); write it like http://127.0.0.1:8000"),
+    ),
+    "an address with credentials": (
+        "url: http://me:s3cr3t@127.0.0.1:8000\n",
+        (
+            "c.yaml:1: url: credentials do not belong in an address; write it like http://127.0.0.1:8000, and set "
+            "OPENAI_API_KEY in the environment"
+        ),
     ),
 }
 
@@ -146,6 +170,7 @@ FLAGS = [
         "gpu-memory-utilization: 1.5",
         "gpu-memory-utilization: 1.5 is out of range; give a value between 0.01 and 1.0",
     ),
+    ("gpu-memory-utilization: .nan", "gpu-memory-utilization: takes a number, got nan; mend that value"),
     ("scheduling-policy: fair", "scheduling-policy: 'fair' is no choice of vLLM 0.32; one of: fcfs, priority"),
     ("kv-cache-dtype: fp9", "kv-cache-dtype: 'fp9' is no choice of vLLM 0.32; did you mean 'fp8'?"),
     ("speculative-config: 7", "speculative-config: takes a mapping, got 7; mend that value"),
@@ -178,6 +203,13 @@ def test_a_faulty_flag_is_refused_in_one_line(
     code = run_command(lambda: main(["check", "c.yaml"]), "vllm_launch")
     said = capsys.readouterr()
     assert (code, said.out, said.err) == (2, "", f"vllm_launch: c.yaml:3: args.{line}\n")
+
+
+def test_a_note_may_be_spelled_as_its_flag_is(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "extends: h100-llama-8b-baseline\nargs: {max_num_seqs: 4}\nnotes: {max_num_seqs: Why.}\n"
+    )
+    assert load_config(str(tmp_path / "c.yaml")).notes["max-num-seqs"] == "Why."
 
 
 def test_a_secret_in_a_config_is_not_repeated_on_the_screen(tmp_path: Path) -> None:

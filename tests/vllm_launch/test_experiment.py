@@ -17,7 +17,7 @@ from tests.vllm_launch.commands import Ended, end, eventually, launch, marked, s
 from vllm_launch.experiments import run
 from vllm_launch.experiments.file import Experiment, Leg, load_experiment
 from vllm_launch.experiments.progress import Progress
-from vllm_launch.experiments.state import State
+from vllm_launch.experiments.state import State, identity
 
 # Many short answers: on two sequences at a time most of twelve users wait, on the device's default nobody does.
 WORKLOAD = "name: short\nclasses:\n  short: {input-tokens: 24, output-tokens: 12}\n"
@@ -230,7 +230,7 @@ def test_a_leg_that_is_not_valid_is_measured_once_more_until_that_has_not_helped
 
     monkeypatch.setattr(run, "_run_leg", run_leg)
     asked = load_experiment(str(tmp_path / "wait.yaml"))
-    state = State.begin(asked, tmp_path / "results")
+    state = State.open(asked.path, identity(asked), tmp_path / "results", None)
     found = run._run_legs(asked, state, None, Progress(4))
     assert found == [Exit.GOOD, Exit.GOOD, Exit.NOT_VALID, Exit.NOT_VALID]
     kept = sorted(path.name for path in state.directory.iterdir() if path.is_dir())

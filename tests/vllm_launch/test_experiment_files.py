@@ -112,6 +112,37 @@ MISTAKES |= {
         ABLATION + "gate: [itl_p95_rise<20%]\n",
         "e.yaml:9: gate: 'itl_p95_rise<20%' is no metric's name; thresholds are for experiments of two configs",
     ),
+    "a gate that judges nothing": (
+        GOOD + "gate: []\n",
+        "e.yaml:8: gate: needs at least 1, has 0; add to it",
+    ),
+    "users that are no number": (
+        GOOD.replace("users: 4", "users: yes"),
+        "e.yaml:5: users: input should be a valid integer, got True; mend that value",
+    ),
+    "a rate without end": (
+        GOOD.replace("users: 4", "request-rate: .inf"),
+        "e.yaml:5: request-rate: input should be a finite number, got inf; mend that value",
+    ),
+    "a kind that is no word": (
+        GOOD + "kind: [compare]\n",
+        "e.yaml: kind: there is no kind of experiment '['compare']'; did you mean 'compare'?",
+    ),
+    "a search": (
+        GOOD + "kind: search\n",
+        "e.yaml: kind: a search is no experiment; use the command search",
+    ),
+    "a candidate that changes nothing": (
+        ABLATION.replace("changes: {max-num-batched-tokens: 1k, max_num_seqs: 64}", "candidate: same.yaml"),
+        (
+            "e.yaml: candidate: same.yaml sets no flag otherwise than h100-llama-8b-baseline, in effect; name "
+            "another, or the flags under 'changes'"
+        ),
+    ),
+    "a load named twice": (
+        SWEEP.replace("[2, 0.5]", "[2, 2]"),
+        "e.yaml:5: load.request-rate: 2 stands twice; keep one of them",
+    ),
     "a kind that is none": (
         GOOD + "kind: ablaton\n",
         "e.yaml: kind: there is no kind of experiment 'ablaton'; did you mean 'ablation'?",
@@ -148,7 +179,7 @@ MISTAKES |= {
     ),
     "an objective that is none": (
         SWEEP + "slo: ttft_p95<1\n",
-        "e.yaml:8: slo: slo: 'ttft_p95<1' names no unit; write ttft_p95<1ms or ttft_p95<1s",
+        "e.yaml:8: slo: 'ttft_p95<1' names no unit; write ttft_p95<1ms or ttft_p95<1s",
     ),
 }
 

@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tailgate.exits import BadInput
 from tailgate.objectives import parse_objectives
 from tests.vllm_launch.commands import launch
+from vllm_launch.experiments.state import State
 from vllm_launch.search.file import load_search
 from vllm_launch.search.rate import Judged, Probe, RateSearch, probe_of
-from vllm_launch.search.run import run_search
+from vllm_launch.search.run import identity, run_search
+from vllm_launch.search.screening import Screen, predict
 from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.simulated.settings import EngineSettings
 from workloads import load_workload
@@ -152,6 +155,48 @@ def test_a_search_from_end_to_end_and_again_without_measuring_twice(tmp_path: Pa
     again = launch("search", "s.yaml", "--resume", directory, "--json", cwd=tmp_path)
     assert "[1/1]" not in again.err
     assert again.json["configs"][0]["probes"] == config["probes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--results", "/dev/null/x"], "Not a directory; name a directory that can be written with --results"),
+        (["--resume", "nowhere"], "nowhere/experiment.json: No such file or directory; name the directory of one"),
+    ],
+)
+def test_a_directory_that_cannot_be_is_refused_in_one_line(tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "long.yaml").write_text(LONG)
+    (tmp_path / "s.yaml").write_text(ONE)
+    ended = launch("search", "s.yaml", "--virtual", *words, "--json", cwd=tmp_path)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert said in ended.err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_runs_of_another_plan_are_not_taken_for_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "long.yaml").write_text(LONG)
+    (tmp_path / "s.yaml").write_text(ONE)
+    search = load_search(str(tmp_path / "s.yaml"))
+    directory = State.open(search.path, identity(search, virtual=True), tmp_path / "results", None).directory
+    (tmp_path / "s.yaml").write_text(ONE.replace("run-time: 4s", "run-time: 5s"))
+    with pytest.raises(BadInput, match=r"holds one whose duration differs from what .*s\.yaml says now"):
+        run_search(load_search(str(tmp_path / "s.yaml")), tmp_path, virtual=True, resume=directory)
+
+
+def test_a_limit_at_a_cliff_is_found_though_noise_hides_it_from_near() -> None:
+    """One gap in a hundred meets a document from some rate on: ITL p99 jumps by a factor of ten there."""
+    search = load_search("search-demo")
+    found = predict(search, Screen(), search.arms[0].config, 1.0)
+    assert found.crossing is not None
+    assert found.crossing.half_width < 0.5
+    assert found.crossing.low < found.bracket[0] < found.crossing.high
+
+
+def test_a_slo_that_no_rate_meets_is_called_that(tmp_path: Path) -> None:
+    (tmp_path / "long.yaml").write_text(LONG)
+    (tmp_path / "s.yaml").write_text(SPACE.replace("<2s", "<1ms"))
+    with pytest.raises(BadInput, match="in virtual time h100-llama-8b-baseline meets the slo at no rate; loosen"):
+        run_search(load_search(str(tmp_path / "s.yaml")), tmp_path, virtual=True)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ from vllm_launch.variants import checked_changes, variant, variant_name
 
 EXPERIMENTS = Path(__file__).parent
 BASELINE, TOGETHER = "baseline", "all-together"
+_STRICT = ConfigDict(
+    extra="forbid", strict=True, allow_inf_nan=False, alias_generator=lambda name: name.replace("_", "-")
+)
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?$")
 
 Users = Annotated[int, Field(ge=1)]
@@ -44,7 +47,7 @@ def seconds(text: str | float) -> float:
 class LoadTestFile(BaseModel):
     """What every file that runs load tests says, experiments and searches alike."""
 
-    model_config = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
+    model_config = _STRICT
 
     about: str = ""
     engine: Literal["simulated", "vllm", "docker", "attach"] = "vllm"
@@ -69,7 +72,7 @@ class LoadTestFile(BaseModel):
             try:
                 parse_objectives(value, "slo")
             except BadInput as error:
-                raise ValueError(str(error)) from None
+                raise ValueError(str(error).removeprefix("slo: ")) from None
         return value
 
     @model_validator(mode="after")
@@ -84,7 +87,7 @@ class ExperimentFile(LoadTestFile):
 
     rounds: Annotated[int, Field(ge=1, le=100)] = 1
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    gate: list[str] = ["ttft_p95", "itl_p95"]
+    gate: list[str] = Field(["ttft_p95", "itl_p95"], min_length=1)
     thresholds: ClassVar[bool] = False
     """Whether the gate may hold thresholds besides names of metrics."""
 
@@ -99,11 +102,10 @@ class ExperimentFile(LoadTestFile):
                 close = difflib.get_close_matches(name, COMPARED_NAMES, n=1)
                 mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(COMPARED_NAMES)}"
                 raise ValueError(f"unknown metric '{name}'; {mend}")
-        if value:
-            try:
-                parse_gate(",".join(value), "gate")
-            except BadInput as error:
-                raise ValueError(str(error).removeprefix("gate: ")) from None
+        try:
+            parse_gate(",".join(value), "gate")
+        except BadInput as error:
+            raise ValueError(str(error).removeprefix("gate: ")) from None
         return value
 
 
@@ -151,7 +153,7 @@ class AblationFile(_OneLoad):
 class SweepLoad(BaseModel):
     """The loads of a sweep, of one kind."""
 
-    model_config = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
+    model_config = _STRICT
 
     users: list[Users] = Field([], description="closed loop: streams in flight")
     request_rate: list[Rate] = Field([], description="open loop: Poisson, requests/s")
@@ -161,6 +163,13 @@ class SweepLoad(BaseModel):
         if bool(self.users) == bool(self.request_rate):
             raise ValueError("give a list of either 'users' (closed loop) or 'request-rate' (open loop)")
         return self
+
+    @field_validator("users", "request_rate")
+    @classmethod
+    def _each_once(cls, value: list[float]) -> list[float]:
+        if twice := next((load for load in value if value.count(load) > 1), None):
+            raise ValueError(f"{twice:g} stands twice; keep one of them")
+        return value
 
 
 class SweepFile(ExperimentFile):
@@ -238,7 +247,9 @@ def load_experiment(name_or_path: str) -> Experiment:
     path = find_file(name_or_path, "experiment")
     data, node = read_yaml(path)
     kind = data.get("kind", "compare") if isinstance(data, dict) else "compare"
-    if kind not in KINDS:
+    if kind == "search":
+        raise BadInput(f"{path}: kind: a search is no experiment", "use the command search")
+    if not isinstance(kind, str) or kind not in KINDS:
         close = difflib.get_close_matches(str(kind), KINDS, n=1)
         mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(KINDS)}"
         raise BadInput(f"{path}: kind: there is no kind of experiment '{kind}'", mend)
@@ -256,6 +267,11 @@ def _arms(file: CompareFile | AblationFile | SweepFile, baseline: LaunchConfig, 
         changes = checked_changes(baseline, file.changes, f"{path}: changes")
         if file.candidate:
             changes = _changes_of(baseline, load_config(beside(file.candidate, path)))
+            if not changes:
+                raise BadInput(
+                    f"{path}: candidate: {file.candidate} sets no flag otherwise than {baseline.name}, in effect",
+                    "name another, or the flags under 'changes'",
+                )
         yield Arm(BASELINE, baseline, {})
         for flag, value in changes.items():
             yield Arm(flag, variant(baseline, {flag: value}), {flag: value})

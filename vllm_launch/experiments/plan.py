@@ -12,7 +12,7 @@ from vllm_launch.config import LaunchConfig
 from vllm_launch.engine.commands import require_launchable, simulated_flags
 from vllm_launch.experiments.cost import dollars_text, gpus
 from vllm_launch.experiments.file import TOGETHER, Arm, Experiment, SweepFile
-from vllm_launch.experiments.state import State
+from vllm_launch.experiments.state import State, identity
 
 # Seconds that a leg takes beyond its run time: engine start, Locust's start, drain and end.
 OVERHEAD_S = {"simulated": 9.0, "vllm": 45.0, "docker": 60.0, "attach": 15.0}
@@ -70,7 +70,7 @@ def require_engines(configs: Sequence[LaunchConfig], engine: str, python: str | 
 def plan(experiment: Experiment, resume: Path | None = None) -> dict[str, Any]:
     """What would run, in order, and about how long it would take (seconds); `resume` knows what is done already."""
     file, legs = experiment.file, experiment.legs
-    state = State.resume(experiment, resume) if resume else None
+    state = State.resume(experiment.path, identity(experiment), resume) if resume else None
     left = [leg for leg in legs if not (state and state.done(leg))]
     expected_s = len(left) * (file.run_time + OVERHEAD_S[file.engine])
     held = max(gpus(arm.config) for arm in experiment.arms)

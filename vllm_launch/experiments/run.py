@@ -24,7 +24,7 @@ from vllm_launch.experiments.file import Experiment, Leg
 from vllm_launch.experiments.load_test import Load, run
 from vllm_launch.experiments.outcomes import Outcome, conclude
 from vllm_launch.experiments.progress import Progress
-from vllm_launch.experiments.state import Done, State
+from vllm_launch.experiments.state import Done, State, identity
 from vllm_launch.variants import written
 
 
@@ -59,7 +59,7 @@ def run_experiment(
 
     Writes `report.html` and the outcome as JSON beside the legs. Raises `BadInput` where it cannot go on.
     """
-    state = State.resume(experiment, resume) if resume else State.begin(experiment, results)
+    state = State.open(experiment.path, identity(experiment), results, resume)
     directory = state.directory
     with state.held():
         progress = Progress(len(experiment.legs))
@@ -93,11 +93,11 @@ def _run_legs(experiment: Experiment, state: State, python: str | None, progress
             progress.done(f"{done.outcome} (measured before)")
             codes.append(done.code)
             continue
-        state.set_aside(leg, "broken-off")
+        state.set_aside(leg.name, "broken-off")
         code, outcome = _run_leg(experiment, leg, state.directory, python, progress)
         if code == Exit.NOT_VALID and hopeful:
             progress.note(f"{outcome}; measuring it once more")
-            state.set_aside(leg, "not-valid")
+            state.set_aside(leg.name, "not-valid")
             code, outcome = _run_leg(experiment, leg, state.directory, python, progress)
             hopeful = code != Exit.NOT_VALID
         state.finish(leg, Done(code, outcome))

@@ -1,11 +1,11 @@
-"""What an experiment has got done, on disk after every leg, so that a crash or Ctrl-C costs one leg at most."""
+"""What an experiment or a search has got done, on disk after every leg: a crash or Ctrl-C costs one leg at most."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from exporters.run import read_json
 from exporters.run_store import replace_file
 from tailgate.exits import BadInput, Exit
+from vllm_launch.config import LaunchConfig
 from vllm_launch.experiments.file import Experiment, Leg
 
 STATE, LOCK = "experiment.json", ".lock"
@@ -29,16 +30,24 @@ class Done:
 
 
 class State:
-    """The state of one experiment's directory. Made by `begin` or `resume`."""
+    """The state of one experiment's directory. Made by `begin` or `resume`.
+
+    Its `identity` is what makes two plans the same: the same legs, on the same engines, sent the same.
+    """
 
     def __init__(self, directory: Path, content: dict[str, Any]) -> None:
         self.directory = directory
         self._content = content
 
     @staticmethod
-    def begin(experiment: Experiment, results: Path) -> State:
+    def open(path: Path, identity: Mapping[str, Any], results: Path, resume: Path | None) -> State:
+        """That of `resume`, where one is named, else a fresh one in `results`; `path` is the experiment's file."""
+        return State.resume(path, identity, resume) if resume else State.begin(path.stem, identity, results)
+
+    @staticmethod
+    def begin(name: str, identity: Mapping[str, Any], results: Path) -> State:
         """A fresh directory in `results`. Raises `BadInput` where it cannot be made."""
-        stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{experiment.name}"
+        stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
         for suffix in ("", *(f"-{number}" for number in range(2, 100))):
             directory = results / f"{stem}{suffix}"
             try:
@@ -49,20 +58,20 @@ class State:
                 raise BadInput(
                     f"{directory}: {error.strerror}", "name a directory that can be written with --results"
                 ) from None
-            state = State(directory, {"schema": _SCHEMA, **_identity(experiment), "done": {}})
+            state = State(directory, {"schema": _SCHEMA, **identity, "done": {}})
             state._write()
             return state
         raise BadInput(f"{results}: too many experiments began this second", "wait a moment")
 
     @staticmethod
-    def resume(experiment: Experiment, directory: Path) -> State:
-        """The state left in `directory`. Raises `BadInput` where it is none, or one of another plan."""
-        content = read_json(directory / STATE, "name the directory of an experiment that was broken off")
-        wanted = json.loads(json.dumps(_identity(experiment), default=str))
+    def resume(path: Path, identity: Mapping[str, Any], directory: Path) -> State:
+        """What the file in `path` left in `directory`. Raises `BadInput` where it is nothing, or of another plan."""
+        content = read_json(directory / STATE, "name the directory of one that was broken off")
+        wanted = json.loads(json.dumps(identity, default=str))
         for key, value in wanted.items():
             if content.get(key) != value:
                 raise BadInput(
-                    f"{directory} holds an experiment whose {key} differs from what {experiment.path} says now",
+                    f"{directory} holds one whose {key} differs from what {path} says now",
                     "run the file anew, or undo the change to it",
                 )
         return State(directory, content)
@@ -74,9 +83,7 @@ class State:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BadInput(
-                    f"{self.directory}: the experiment is still going on", "wait for its end, or end it"
-                ) from None
+                raise BadInput(f"{self.directory}: it is still going on", "wait for its end, or end it") from None
             except OSError:
                 pass  # Some network file systems know no locks.
             yield
@@ -91,12 +98,12 @@ class State:
         self._content["done"][leg.name] = {"exit_code": int(done.code), "outcome": done.outcome}
         self._write()
 
-    def set_aside(self, leg: Leg, why: str) -> None:
-        """Moves what there is of a leg out of the way, to be measured anew."""
-        path = self.directory / leg.name
+    def set_aside(self, leg: str, why: str) -> None:
+        """Moves what there is of a leg, by its name, out of the way, to be measured anew."""
+        path = self.directory / leg
         if not path.exists():
             return
-        names = (f"{leg.name}-{why}", *(f"{leg.name}-{why}-{number}" for number in range(2, 1000)))
+        names = (f"{leg}-{why}", *(f"{leg}-{why}-{number}" for number in range(2, 1000)))
         path.rename(next(self.directory / name for name in names if not (self.directory / name).exists()))
 
     def _write(self) -> None:
@@ -104,8 +111,8 @@ class State:
         replace_file(self.directory / STATE, text.encode())
 
 
-def _identity(experiment: Experiment) -> dict[str, Any]:
-    """What makes two plans the same: the same legs, on the same engines, sent the same."""
+def identity(experiment: Experiment) -> dict[str, Any]:
+    """The experiment's, for `State`."""
     file = experiment.file
     return {
         "experiment": experiment.name,
@@ -117,14 +124,21 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
         "legs": [
             {
                 "name": leg.name,
-                "config": leg.config.name,
-                "model": leg.config.model,
-                "device": leg.config.device,
-                "args": dict(leg.config.args),
-                "env": leg.config.public_env(),
+                **of_config(leg.config),
                 "seed": leg.seed,
                 "load": leg.load,
             }
             for leg in experiment.legs
         ],
+    }
+
+
+def of_config(config: LaunchConfig) -> dict[str, Any]:
+    """What of a config makes an engine the same."""
+    return {
+        "config": config.name,
+        "model": config.model,
+        "device": config.device,
+        "args": dict(config.args),
+        "env": config.public_env(),
     }

@@ -35,6 +35,9 @@ _LARGEST_STEP = 4.0
 _FEWEST_NEAR = 4
 # A crossing further from its probes than this, as a log of rates, or known no better, is none.
 _FURTHEST = 2.0
+# Half an interval, as a share of the rate, from which on probes further off are asked too.
+_VAGUE = 0.5
+_WIDENED = (1, 2, 4, 8)
 _DONE_SHARE = 0.9
 KEEPS_UP = "done>90%"
 # Ends of the bracket further apart than this many tolerances are brought together first.
@@ -205,7 +208,7 @@ class RateSearch:
         if apart > math.log1p(_FAR * self.tolerance):
             return self._kept(self._between(low, high, apart))
         # Near: to either side of the crossing in turns, far enough from it that a line's slope can be told.
-        crossing = self.crossing
+        crossing = self._told()
         centre = math.sqrt(low * high)
         if crossing is not None:
             centre = min(max(crossing.rate, low * (1 - self.tolerance)), high * (1 + self.tolerance))
@@ -241,7 +244,7 @@ class RateSearch:
     @property
     def done(self) -> bool:
         """Whether the crossing is known as well as asked for."""
-        crossing = self.crossing
+        crossing = self._told()
         if crossing is not None and crossing.half_width <= self.tolerance:
             return True
         low, high = self.bracket
@@ -251,12 +254,24 @@ class RateSearch:
 
     @property
     def crossing(self) -> Crossing | None:
-        """Of the objective that is missed first, as the probes near the bracket tell; None while unknown."""
+        """Of the objective that is missed first, as the probes near the bracket tell; None while unknown.
+
+        Where noise hides the slope of what is near, what lies further off tells it.
+        """
+        found = None
+        for widened in _WIDENED:
+            found = self._told(widened)
+            if found is not None and found.half_width < _VAGUE:
+                break
+        return found
+
+    def _told(self, widened: int = 1) -> Crossing | None:
+        """The crossing by the probes that lie near the bracket, or `widened` times as far."""
         low, high = self.bracket
         if low is None or high is None:
             return None
         middle = math.log(low * high) / 2
-        reach = max(math.log(high / low), _FAR * math.log1p(self.tolerance))
+        reach = widened * max(math.log(high / low), _FAR * math.log1p(self.tolerance))
         near = [p for p in self.probes if abs(math.log(p.rate) - middle) <= reach]
         found = [_crossing([(p.rate, p.judged[text]) for p in near], middle) for text in near[0].judged]
         return min((c for c in found if c is not None), key=lambda c: c.rate, default=None)

@@ -12,8 +12,8 @@ import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from exporters.run import Run
 from tailgate.exits import BadInput, Exit
@@ -21,6 +21,7 @@ from vllm_launch.experiments.file import Arm
 from vllm_launch.experiments.load_test import Load
 from vllm_launch.experiments.progress import Progress
 from vllm_launch.experiments.run import measure
+from vllm_launch.experiments.state import State, of_config
 from vllm_launch.search.file import Search
 from vllm_launch.search.rate import Probe, RateSearch, probe_of
 from vllm_launch.search.result import Limit, SearchResult
@@ -72,13 +73,14 @@ class _Searcher:
         baseline = self.search.arms[0]
         rate = self.search.file.start_rate
         if rate is None and has_table(baseline.config):
-            guess = predict(self.search, Screen(), baseline.config, _START)
-            rate = _CALIBRATE_AT * guess.crossing.rate if guess.crossing else None
-        if rate is None:
-            raise BadInput(
-                f"{self.search.path}: the embedded engine has no measured step times for {baseline.config.name}",
-                "give a 'start-rate' that it surely carries, to be calibrated at",
-            )
+            guess = predict(self.search, Screen(), baseline.config, _START).best
+            if not guess:
+                raise BadInput(
+                    f"{self.search.path}: in virtual time {baseline.config.name} meets the slo at no rate",
+                    "loosen the 'slo', or give a 'start-rate' to be calibrated at",
+                )
+            rate = _CALIBRATE_AT * guess
+        assert rate is not None, "else refused by require_searchable_engines"
         rate = self.calibration_rate = float(f"{rate:.3g}")
         self.say(f"calibration: {baseline.config.name} at {rate:g} requests/s")
         run = self._real(baseline, rate, -1)
@@ -128,16 +130,17 @@ def run_search(
     `resume` is the directory of a broken-off search, whose finished runs are taken as they are. `virtual`: all of it in
     virtual time, without a process. Raises `BadInput` where it cannot go on.
     """
-    directory = resume or results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{search.name}"
-    directory.mkdir(parents=True, exist_ok=True)
-    measured = _virtually(search) if virtual else _really(search, directory, python)
-    try:
-        result = _Searcher(search, measured, say).run()
-    except BaseException:
-        if not virtual:
-            again = shlex.join(["search", str(search.path), "--resume", str(directory)])
-            say(f"not finished; go on with: python -m vllm_launch {again}")
-        raise
+    state = State.open(search.path, identity(search, virtual=virtual), results, resume)
+    directory = state.directory
+    with state.held():
+        measured = _virtually(search) if virtual else _really(search, state, python)
+        try:
+            result = _Searcher(search, measured, say).run()
+        except BaseException:
+            if not virtual:
+                again = shlex.join(["search", str(search.path), "--resume", str(directory)])
+                say(f"not finished; go on with: python -m vllm_launch {again}")
+            raise
     (directory / "search.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
     result.write_report(directory / "report.html", f"python -m vllm_launch search {search.path}")
     return result
@@ -154,16 +157,31 @@ def _virtually(search: Search) -> Measure:
     return run
 
 
-def _really(search: Search, directory: Path, python: str | None) -> Measure:
+def identity(search: Search, *, virtual: bool) -> dict[str, Any]:
+    """For `State`: what a run must have been measured under to be taken as it is."""
     file = search.file
+    return {
+        "experiment": search.name,
+        "kind": file.kind,
+        "engine": file.engine,
+        "virtual": virtual,
+        "workload": search.workload,
+        "duration": [file.run_time, file.warm_up, file.workers],
+        "slo": file.slo,
+        "seed": file.seed,
+        "configs": [of_config(arm.config) for arm in search.arms],
+    }
+
+
+def _really(search: Search, state: State, python: str | None) -> Measure:
+    file, directory = search.file, state.directory
 
     def run(arm: Arm, rate: float, number: int) -> Run:
         what = "calibration" if number < 0 else f"{number + 1}"
         path = directory / f"{arm.name}-{what}-r{rate:g}"
         if (path / "summary.json").is_file():
             return Run.load(path)
-        if path.exists():
-            path.rename(directory / f"{path.name}-broken-off-{datetime.now(UTC):%H%M%S}")
+        state.set_aside(path.name, "broken-off")
         load = Load(
             workload=search.workload,
             users=None,
@@ -180,7 +198,7 @@ def _really(search: Search, directory: Path, python: str | None) -> Measure:
         code, outcome = measure(config, file.engine, load, path, python, progress)
         if code == Exit.NOT_VALID:
             progress.note(f"{outcome}; measuring it once more")
-            path.rename(directory / f"{path.name}-not-valid-{datetime.now(UTC):%H%M%S}")
+            state.set_aside(path.name, "not-valid")
             code, outcome = measure(config, file.engine, load, path, python, progress)
         progress.done(outcome)
         return Run.load(path)
