@@ -16,10 +16,11 @@ How strongly a figure answers to a launch's speed is read off the runs themselve
 1 % longer and is to the queue 1 % more load. The answer to load shows between blocks: chance varies the load of n
 requests that come independently by sqrt(`WORK` / n), where `WORK` is 1 + the squared variation of a request's work,
 here that of work spread evenly from nothing to twice its mean; the spread of the figure divided by it is the answer.
-The two are added in squares: their plain sum is too much, since part of a latency answers to neither, and the spread is
-not the load's alone. (Embedded engine, launches that really differ: 2 and 6 is what an E2E p95 answers at 60 % and 90 %
-load, 1.4 and 4.2 a TTFT p95. The larger of the two made intervals that held in 89 to 99 % at 60 % load with the same
-seeds, the sum in 97 to 100 %, and this in 92 to 99 %; stalls aside.)
+The two are added like errors that go together by a quarter (`TOGETHER`): their plain sum is too much, since part of a
+latency answers to neither, and the spread is not the load's alone; their squares are too little, since a slow launch is
+slow in both. (Embedded engine, launches that really differ: 2 and 6 is what an E2E p95 answers at 60 % and 90 % load,
+1.4 and 4.2 a TTFT p95. With the same seeds the sum made intervals that held in 97 to 100 % at 60 % load, the squares
+alone in 90 to 99 %; stalls aside.)
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ REPLICATES = 600
 LAUNCH_SPEED = 0.0075
 LAUNCH_DF = 8
 WORK = 4 / 3
+TOGETHER = 1 / 4
 NEIGHBOURS = 2
 _DF_LEFT = 2 / 3
 """Overlapping pairs of blocks know a variance as well as two thirds as many blocks apart (the sum of their squared
@@ -308,7 +310,8 @@ def _launch_spread(logs: Sequence[Floats], requests: Sequence[float]) -> float:
     answer to load is measured.
     """
     by_chance = WORK * sum(1 / max(n, 1.0) for n in requests)
-    return LAUNCH_SPEED * math.sqrt(1 + sum(float(np.var(one)) for one in logs) / by_chance)
+    by_load = math.sqrt(sum(float(np.var(one)) for one in logs) / by_chance)
+    return LAUNCH_SPEED * math.sqrt(1 + by_load**2 + 2 * TOGETHER * by_load)
 
 
 def _combined(*parts: tuple[float, float]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import pytest
 
 from exporters.blocks import blocks_of, number_of_blocks
 from exporters.compare import Comparison, compare
-from exporters.intervals import LAUNCH_SPEED, QuantileDraws, draw_weights
+from exporters.intervals import LAUNCH_SPEED, QuantileDraws, _launch_spread, draw_weights
 from exporters.run_store import Run
 from exporters.wording import screen, sentence
 from tailgate.exits import BadInput, Exit
@@ -238,3 +238,11 @@ def test_a_loaded_queue_is_given_more_room_for_launches_that_differ(tmp_path: Pa
         return effect.verdict_error
 
     assert LAUNCH_SPEED < room(0.3) < room(0.9) / 2
+
+
+@pytest.mark.parametrize(("answers", "times"), [(0.0, 1.0), (1.0, 2.5**0.5), (6.0, 40**0.5)])
+def test_what_answers_to_load_as_well_is_allowed_more(answers: float, times: float) -> None:
+    """Of 1,000 requests a side chance makes 2 * 4 / 3 / 1000 of variance in their load; the figure answers to it."""
+    by_chance = (2 * 4 / 3 / 1000) ** 0.5 * answers
+    swings = np.array([-1.0, 1.0]) * by_chance / 2**0.5
+    assert _launch_spread([swings, swings], [1000, 1000]) == pytest.approx(LAUNCH_SPEED * times)
