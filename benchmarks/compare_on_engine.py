@@ -68,7 +68,7 @@ class Bank:
 def main(
     quick: bool = False,
     pairs: int = 1000,
-    seeds: int = 150,
+    seeds: int = 300,
     first_seed: int = 0,
     loads: tuple[float, ...] = LOADS,
     processes: int = 2,
@@ -296,7 +296,7 @@ def _peak_mb() -> float:
 def _command() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_on_engine", description=__doc__)
     parser.add_argument("--pairs", type=int, default=1000, help="pairs of sides a line (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=150, help="schedules to draw them from (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=300, help="schedules to draw them from (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument(
         "--loads", default="0.3,0.6,0.9", help="shares of what the engine can do (default: %(default)s)"
