@@ -6,6 +6,7 @@ Each answer that makes a run impossible is one `BadInput` line that names the me
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import msgspec
 
 from locustfiles.client.tls import TlsOptions
 from tailgate.exits import BadInput
+from workloads.request_class import PATHS
 
 _TIMEOUT_S = 10.0
 _START_IT = "start it, or mend -H/--host"
@@ -103,8 +105,15 @@ def server_url(host: str | None) -> str:
         raise BadInput(f"-H: '{host}' is no http or https URL", mend)
     if parts.username or parts.password:
         raise BadInput("-H: a user name in the URL is not sent", "set OPENAI_API_KEY or give --api-key-file")
+    if parts.query or parts.fragment:
+        raise BadInput("-H: what follows '?' or '#' in the URL is not sent", "leave it out")
+    if not re.fullmatch(r"[!-~]*", host):
+        raise BadInput(f"-H: '{host}' holds what no URL can", "write a blank as %20")
+    base = host.rstrip("/")
+    if endpoint := next((path for path in PATHS.values() if base.endswith(path)), None):
+        raise BadInput(f"-H: {endpoint} is the workload's to say", f"write {base.removesuffix(endpoint)}")
     # A base URL copied from an OpenAI client ends in /v1; the endpoints' paths begin with it.
-    return host.rstrip("/").removesuffix("/v1")
+    return base.removesuffix("/v1")
 
 
 def discover(api: Api, model: str | None, others: Iterable[str] = ()) -> Server:
@@ -217,6 +226,6 @@ def _no_answer(url: str, error: Exception) -> BadInput:
 def _mapping(content: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -28,6 +28,9 @@ from workloads.spec import Workload
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ms|s|m|h)?$")
 _UNITS_S = {"ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+_NOT_IN_EXTRA_BODY = {"model": "give --model", "stream": "give --no-stream"} | dict.fromkeys(
+    ("messages", "prompt", "input"), "let the workload say what is sent"
+)
 _DEFAULT_DRAIN_S = 30.0
 FRESH = "fresh"
 """The value of --salt that asks for a new one each run."""
@@ -129,7 +132,7 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
         retries=text.count("retries", least=0) or 0,
         save_outputs=text.switch("save_outputs"),
         report=not text.switch("no_report"),
-        extra_body=_json_object(text.get("extra_body")),
+        extra_body=_extra_body(text.get("extra_body")),
         clock=text.get("clock") or "auto",
         ring_packets=text.count("ring_packets"),
         itl_events=text.switch("itl_events"),
@@ -328,15 +331,18 @@ def _records(value: str | None) -> Records:
     return Records(share)
 
 
-def _json_object(value: str | None) -> dict[str, Any] | None:
+def _extra_body(value: str | None) -> dict[str, Any] | None:
     if value is None:
         return None
     try:
         found = msgspec.json.decode(value.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise BadInput(f"--extra-body: not JSON ({error})", 'write an object like {"top_k": 1}') from None
     if not isinstance(found, dict):
         raise BadInput("--extra-body: not a JSON object", 'write one like {"top_k": 1}')
+    for key, mend in _NOT_IN_EXTRA_BODY.items():
+        if key in found:
+            raise BadInput(f"--extra-body: '{key}' is set by the suite itself", mend)
     return found
 
 
@@ -352,6 +358,10 @@ def _check_together(settings: Settings, run_time_s: float) -> None:
         raise BadInput(f"workload {workload.name} takes no trace", "leave out --trace, or choose azure-code, say")
     if settings.arrival.kind == "trace" and not (workload.trace and workload.trace.timed):
         raise BadInput(f"workload {workload.name} has no trace to take times from", "choose another --arrival")
+    if settings.time_scale != 1 and settings.arrival.kind != "trace":
+        raise BadInput(
+            f"--time-scale is the pace of a trace; here arrivals are {settings.arrival.kind}", "leave it out"
+        )
     if settings.max_in_flight is not None and not settings.arrival.open:
         raise BadInput("--max-in-flight is for open loop; in closed loop -u is that limit", "leave it out")
     if run_time_s and settings.warmup_s >= run_time_s:

@@ -10,7 +10,7 @@ from tailgate.slo_presets import PRESETS
 
 LATENCIES = ("ttft", "itl", "itl_token", "stall", "tpot", "e2e", "send_lag", "ttft_scheduled", "e2e_scheduled")
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0}
-_LATENCY = re.compile(r"(?P<metric>[a-z_0-9]+?)(?:_(?P<stat>p\d{2,3}|max|mean))?$")
+_LATENCY = re.compile(r"(?P<metric>[a-z_0-9]+?)(?:_(?P<stat>p\d{2}|p9\d\d|max|mean))?$")
 _TERM = re.compile(r"(?P<name>[a-z_0-9]+)\s*(?P<op><=|<)\s*(?P<value>\d+(?:\.\d+)?)\s*(?P<unit>s|ms|us|m|%)?$")
 
 
@@ -63,6 +63,9 @@ def _term(term: str, source: str) -> Objective:
             raise BadInput(f"{source}: '{term}' needs a share", "write it like error_share<1%")
         return Objective(name, None, value / 100 if unit == "%" else value, term)
     latency = _LATENCY.match(name)
+    metric, _, statistic = name.rpartition("_")
+    if latency and latency["metric"] == name and metric in LATENCIES and name not in LATENCIES:
+        raise BadInput(f"{source}: '{term}' bounds '{statistic}', which is none", "write p50 to p999, max or mean")
     if not latency or latency["metric"] not in LATENCIES:
         raise BadInput(f"{source}: unknown metric '{name}' in '{term}'", f"known: {', '.join(LATENCIES)}, error_share")
     if unit not in _UNITS_S:

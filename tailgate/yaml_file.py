@@ -27,7 +27,7 @@ class FaultAt(ValueError):
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice instead of silently keeping the last."""
+    """A safe loader that refuses a key given twice, instead of silently keeping the last, and half characters."""
 
 
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -43,7 +43,16 @@ def _mapping(loader: _UniqueKeys, node: yaml.MappingNode, deep: bool = False) ->
     return yaml.SafeLoader.construct_mapping(loader, node, deep)
 
 
+def _text(loader: _UniqueKeys, node: yaml.ScalarNode) -> str:
+    value = str(loader.construct_scalar(node))
+    if half := re.search("[\ud800-\udfff]", value):
+        problem = f"'\\u{ord(half[0]):x}' is half a character, which no request can hold; write the character itself"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return value
+
+
 _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG, _text)
 
 
 def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
@@ -59,6 +68,13 @@ def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise BadInput(f"{path}:{line}: not valid YAML: {error.problem}", "mend that line") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise BadInput(
+            f"{path}:{line}: YAML has no place for the character U+{error.character:04X}", "remove it"
+        ) from None
+    except RecursionError:
+        raise BadInput(f"{path}: nested too deeply", "flatten it") from None
 
 
 def read_model(path: Path, model: type[Model]) -> Model:

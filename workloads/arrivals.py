@@ -13,6 +13,7 @@ Kind = Literal["closed", "constant", "poisson", "gamma", "trace"]
 KINDS: tuple[str, ...] = get_args(Kind)
 _RATED = ("constant", "poisson", "gamma")
 _HIGHEST = 1e6
+_LONGEST_S = 1e7
 _NUMBER = r"\d+(?:\.\d+)?|\.\d+"
 _LENGTH = rf"(?P<length>{_NUMBER})(?P<unit>ms|s|m|h)?"
 _STAGE = re.compile(rf"{_LENGTH}:(?P<rate>{_NUMBER})$")
@@ -29,14 +30,14 @@ class _Spec(BaseModel):
 class Stage(_Spec):
     """A straight line from the rate before it; of 0 seconds, a step."""
 
-    seconds: Annotated[float, Field(ge=0, le=1e7)]
+    seconds: Annotated[float, Field(ge=0, le=_LONGEST_S)]
     to: Annotated[float, Field(ge=0, le=_HIGHEST)] = Field(description="requests per second at its end")
 
 
 class Wave(_Spec):
     """A sine around `request-rate`, as a day's traffic has it."""
 
-    period: Annotated[float, Field(gt=0, le=1e7)] = Field(description="seconds from peak to peak")
+    period: Annotated[float, Field(gt=0, le=_LONGEST_S)] = Field(description="seconds from peak to peak")
     swing: Annotated[float, Field(ge=0, le=1)] = Field(description="how far up and down, as a share of the rate")
 
 
@@ -69,8 +70,11 @@ class ArrivalSpec(_Spec):
         if self.kind in _RATED and not (self.request_rate or self.rate_per_user or self.stages):
             raise ValueError(f"{self.kind} arrivals need a rate; add 'request-rate' (requests per second)")
         varied = [name for name in ("stages", "wave", "rate_per_user") if getattr(self, name) is not None]
-        if varied and self.kind not in _RATED:
-            raise ValueError(f"'{_key(varied[0])}' goes with constant, poisson or gamma arrivals, not {self.kind}")
+        rated = varied or ["request_rate"] * (self.request_rate is not None)
+        if rated and self.kind not in _RATED:
+            raise ValueError(f"'{_key(rated[0])}' goes with constant, poisson or gamma arrivals, not {self.kind}")
+        if self.burstiness != 1 and self.kind != "gamma":
+            raise ValueError(f"'burstiness' goes with gamma arrivals, not {self.kind}; write 'kind: gamma'")
         if len(varied) > 1:
             raise ValueError(f"'{_key(varied[0])}' and '{_key(varied[1])}' do not go together; keep one")
         if self.wave and not self.request_rate:
@@ -109,8 +113,11 @@ class ArrivalSpec(_Spec):
         }
         given = [flag for flag, value in asked.items() if value is not None]
         chosen = kind or ("poisson" if given and self.kind == "closed" else self.kind)
-        if given and chosen not in _RATED and given[0] != "--request-rate":
+        if given and chosen not in _RATED:
             raise BadInput(f"{given[0]} does not go with {chosen} arrivals", "choose --arrival poisson, say")
+        if burstiness not in (None, 1.0) and chosen != "gamma":
+            raise BadInput(f"--burstiness does not go with {chosen} arrivals", "choose --arrival gamma")
+        shape = (_in_range(burstiness) or self.burstiness) if chosen == "gamma" else 1.0
         for first, second in (
             ("--rate-stages", "--rate-wave"),
             ("--rate-stages", "--rate-per-user"),
@@ -122,7 +129,6 @@ class ArrivalSpec(_Spec):
         if not chosen or chosen not in _RATED:
             return ArrivalSpec(
                 kind=chosen,  # type: ignore[arg-type]
-                burstiness=_in_range(burstiness) or self.burstiness,
                 users=self.users,
             )
         # Where the command line says how the rate goes, the workload's own way of it is gone.
@@ -142,7 +148,7 @@ class ArrivalSpec(_Spec):
             | {
                 "kind": chosen,
                 "request_rate": rate,
-                "burstiness": _in_range(burstiness) or self.burstiness,
+                "burstiness": shape,
                 "users": self.users,
             }
         )
@@ -174,7 +180,7 @@ def parse_stages(text: str, flag: str = "--rate-stages") -> tuple[Stage, ...]:
     found = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _STAGE.match(part)
-        if not match or float(match["rate"]) > _HIGHEST:
+        if not match or float(match["rate"]) > _HIGHEST or _seconds(match) > _LONGEST_S:
             raise BadInput(f"{flag}: cannot read the stage '{part}'", "write LENGTH:RATE, such as 60s:200 or 0s:50")
         found.append(Stage(seconds=_seconds(match), to=float(match["rate"])))
     if not found:
@@ -186,7 +192,7 @@ def parse_wave(text: str, flag: str = "--rate-wave") -> Wave:
     """`24h:80%`: the period and how far up and down. Raises `BadInput`."""
     match = _WAVE.match(text.strip())
     swing = float(match["swing"]) / (100 if match["percent"] else 1) if match else 2.0
-    if not match or swing > 1 or not _seconds(match):
+    if not match or swing > 1 or not 0 < _seconds(match) <= _LONGEST_S:
         raise BadInput(f"{flag}: cannot read '{text}'", "write PERIOD:SWING, such as 24h:80% (at most 100%)")
     return Wave(period=_seconds(match), swing=swing)
 
@@ -202,7 +208,9 @@ def _checked(keys: dict[str, Any]) -> ArrivalSpec:
         raise BadInput(f"--arrival {kind} needs a rate", "add --request-rate with the fleet's requests per second")
     for flag, value in (("--request-rate", rate), ("--rate-per-user", keys.get("rate_per_user"))):
         if value is not None and not 0 < value <= _HIGHEST:
-            raise BadInput(f"{flag}: {value:g} is not a rate", "give requests per second, above 0")
+            raise BadInput(
+                f"{flag}: {value:g} is not a rate", f"give requests per second, above 0 (to {_HIGHEST:,.0f})"
+            )
     try:
         return ArrivalSpec(**keys)
     except ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from tailgate.exits import BadInput
@@ -24,7 +25,7 @@ def load_workload(name_or_path: str) -> Workload:
 
     Raises `BadInput` with the closest preset's name, or with the file's line and key at fault.
     """
-    if (Path(name_or_path) / RUN).is_file():
+    if os.path.isfile(Path(name_or_path, RUN)):
         return PastRun(Path(name_or_path)).again()
     path = _file_of(name_or_path)
     if path is not None:
@@ -35,7 +36,7 @@ def load_workload(name_or_path: str) -> Workload:
         return read_model(path, Workload).point(point)
     asked = name if colon else name_or_path
     if _looks_like_path(asked):
-        if Path(asked).is_dir():
+        if os.path.isdir(asked):
             raise BadInput(f"workload {asked}: a directory, and no run's", "give a YAML file, or a run directory")
         raise BadInput(f"workload {asked}: no such file", "give a YAML file or a preset's name (workloads list)")
     close = difflib.get_close_matches(asked, preset_names(), n=1, cutoff=0.4)
@@ -46,7 +47,7 @@ def load_workload(name_or_path: str) -> Workload:
 def _file_of(name: str) -> Path | None:
     if name in preset_names():
         return PRESETS / f"{name}.yaml"
-    return Path(name) if _looks_like_path(name) and Path(name).is_file() else None
+    return Path(name) if _looks_like_path(name) and os.path.isfile(name) else None
 
 
 def _looks_like_path(name: str) -> bool:

@@ -197,15 +197,17 @@ class Plan:
                 return Prompt(None, messages=design.messages), 0
             return Prompt(None, text="\n".join(str(message["content"]) for message in design.messages)), 0
         assert design.input_tokens is not None, "only recorded texts were never counted"
+        number = index if design.text_number is None else design.text_number
         if design.blocks is not None:
-            return self._prompter.block_prompt(shape, design.input_tokens, design.blocks, design.block_tokens), 0
+            blocks, size = design.blocks, design.block_tokens
+            return self._prompter.block_prompt(shape, design.input_tokens, number, blocks, size), 0
         shared = None
         if item.shared_prefix and design.group is not None:
             shared = (design.group, item.shared_prefix.tokens)
         prompt = self._prompter.prompt(
             shape,
             design.input_tokens,
-            index if design.text_number is None else design.text_number,
+            number,
             request_class=design.request_class,
             system_tokens=item.system_prompt_tokens,
             shared=shared,

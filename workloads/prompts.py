@@ -125,10 +125,11 @@ class Prompter:
         """The words of a later turn of the conversation that request `index` began, `tokens` tokens of them."""
         return self.passage(shape.language, max(self._nominal(tokens), 1), f"turn {turn}", index).text
 
-    def block_prompt(self, shape: Shape, tokens: int, blocks: tuple[int, ...], block_tokens: int) -> Prompt:
+    def block_prompt(self, shape: Shape, tokens: int, index: int, blocks: tuple[int, ...], block_tokens: int) -> Prompt:
         """A prompt of `tokens` tokens whose text is that of the numbered blocks, one after another, cut at the end.
 
-        Prompts whose block numbers begin alike begin alike over those blocks' `block_tokens` tokens each.
+        Prompts whose block numbers begin alike begin alike over those blocks' `block_tokens` tokens each. What the
+        blocks do not fill are words of request `index`'s own.
         """
         used = self.base(shape)
         left = max(self._nominal(tokens - used), 1)
@@ -139,6 +140,8 @@ class Prompter:
             left -= parts[-1].tokens
             if left <= 0:
                 break
+        else:
+            parts.append(self.passage(shape.language, left, "request", index))
         return self._compose(shape, None, "".join(p.text for p in parts), used, sum(p.tokens for p in parts))
 
     def _compose(self, shape: Shape, system: Passage | None, words: str, used: int, nominal: int) -> Prompt:

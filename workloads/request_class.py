@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from tailgate.exits import BadInput
 from tailgate.objectives import parse_objectives
@@ -23,7 +32,17 @@ def _plain_name(value: str) -> str:
     return value
 
 
+def _sayable(value: dict[str, Any]) -> dict[str, Any]:
+    """YAML has values that JSON lacks: dates, sets, not-a-number. A body would carry something else in their place."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"not JSON ({error}); put dates into quotes, and use no .nan, .inf or !!set") from None
+    return value
+
+
 Name = Annotated[str, AfterValidator(_plain_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"})]
+_JsonObject = Annotated[dict[str, Any], AfterValidator(_sayable)]
 _Zipf = Annotated[float, Field(ge=0, le=5)]
 _RESERVED = frozenset(
     {
@@ -38,7 +57,7 @@ _RESERVED = frozenset(
         "max_output_tokens",
     }
 )
-_PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
 _MOST_TURNS = 10_000
 
 
@@ -151,15 +170,15 @@ class RequestClass(Spec):
     shared_prefix: SharedPrefix | None = None
     documents: Documents | None = None
     turns: Turns | None = None
-    tools: tuple[dict[str, Any], ...] = Field(
+    tools: tuple[_JsonObject, ...] = Field(
         default=(), description="OpenAI tool definitions: {type: function, function: {name: …, parameters: {…}}}"
     )
-    tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = Field(
+    tool_choice: Literal["auto", "none", "required"] | _JsonObject | None = None
+    response_format: _JsonObject | None = Field(
         default=None, description="structured output: {type: json_object} or {type: json_schema, json_schema: {…}}"
     )
     sampling: Sampling = Sampling()
-    extra_body: dict[str, Any] = Field(default={}, description="further keys of the request body, as they are")
+    extra_body: _JsonObject = Field(default={}, description="further keys of the request body, as they are")
     priority: int | None = Field(
         default=None, description="vLLM's priority (lower is sooner; needs --scheduling-policy priority)"
     )
@@ -233,7 +252,7 @@ class RequestClass(Spec):
     @property
     def path(self) -> str:
         """The endpoint's path on the server."""
-        return _PATHS[self.endpoint]
+        return PATHS[self.endpoint]
 
     @property
     def templated(self) -> bool:

@@ -44,6 +44,26 @@ CASES: dict[str, tuple[list[str], str]] = {
     ),
     "count": (["--num-requests", "0"], "locust: --num-requests: '0' is not a whole number; give 1 or more"),
     "json": (["--extra-body", "[1]"], 'locust: --extra-body: not a JSON object; write one like {{"top_k": 1}}'),
+    "body": (
+        ["--extra-body", '{{"stream": false}}'],
+        "locust: --extra-body: 'stream' is set by the suite itself; give --no-stream",
+    ),
+    "pace": (
+        ["--time-scale", "10"],
+        "locust: --time-scale is the pace of a trace; here arrivals are closed; leave it out",
+    ),
+    "query": (
+        ["-H", "http://127.0.0.1:1/v1?api-version=2"],
+        "locust: -H: what follows '?' or '#' in the URL is not sent; leave it out",
+    ),
+    "endpoint": (
+        ["-H", "http://127.0.0.1:1/llm/v1/chat/completions/"],
+        "locust: -H: /v1/chat/completions is the workload's to say; write http://127.0.0.1:1/llm",
+    ),
+    "blank": (
+        ["-H", "http://127.0.0.1:1/a b"],
+        "locust: -H: 'http://127.0.0.1:1/a b' holds what no URL can; write a blank as %20",
+    ),
     "records": (
         ["--records", "sample:2"],
         (

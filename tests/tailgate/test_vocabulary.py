@@ -40,6 +40,15 @@ class Outer(BaseModel):
         ("name: 'far too long'\n", "{f}:1: name: at most 8 characters"),
         ("name: a\nname: b\n", "{f}:2: not valid YAML: the key 'name' stands twice; keep one of them; mend that line"),
         ("- a\n", "{f}:1: expected a mapping of keys to values; write 'key: value' lines"),
+        ("name: a\n# \x07\n", "{f}:2: YAML has no place for the character U+0007; remove it"),
+        (
+            'name: "\\ud83d\\ude00"\n',
+            (
+                "{f}:1: not valid YAML: '\\ud83d' is half a character, which no request can hold; "
+                "write the character itself; mend that line"
+            ),
+        ),
+        ("name: " + "[" * 2000, "{f}: nested too deeply; flatten it"),
         ("name: [\n", "{f}:2: not valid YAML: expected the node content, but found '<stream end>'; mend that line"),
         (
             "name: a\nclasses:\n  - weight: heavy\n",
@@ -102,6 +111,8 @@ def test_a_presets_name_stands_for_its_objectives_and_names_its_source() -> None
         ("ttft_p95<1", "names no unit"),
         ("tfft_p95<1s", "unknown metric 'tfft_p95'"),
         ("ttft_p95>1s", "cannot read the objective"),
+        ("ttft_p100<1s", "'ttft_p100<1s' bounds 'p100', which is none; write p50 to p999, max or mean"),
+        ("e2e_scheduled_median<1s", "bounds 'median', which is none"),
         ("error_share<1s", "needs a share"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from tailgate.exits import BadInput
-from workloads.arrivals import ArrivalSpec
+from workloads.arrivals import ArrivalSpec, parse_stages, parse_wave
 from workloads.schedule import make_schedule
 
 
@@ -63,11 +63,26 @@ def test_seeds_give_unrelated_schedules() -> None:
     [
         ({"kind": "poison"}, "--arrival: unknown kind 'poison'; choose one of closed, constant, poisson, gamma, trace"),
         ({"kind": "gamma"}, "--arrival gamma needs a rate; add --request-rate with the fleet's requests per second"),
-        ({"request_rate": -1.0}, "--request-rate: -1 is not a rate; give requests per second, above 0"),
-        ({"request_rate": float("nan")}, "--request-rate: nan is not a rate; give requests per second, above 0"),
+        (
+            {"request_rate": -1.0},
+            "--request-rate: -1 is not a rate; give requests per second, above 0 (to 1,000,000)",
+        ),
+        (
+            {"request_rate": float("nan")},
+            "--request-rate: nan is not a rate; give requests per second, above 0 (to 1,000,000)",
+        ),
         (
             {"kind": "gamma", "request_rate": 1.0, "burstiness": 0.0},
             "--burstiness: 0 is out of range; give a number above 0; 1 is poisson",
+        ),
+        (
+            {"request_rate": 1.0, "burstiness": 0.5},
+            "--burstiness does not go with poisson arrivals; choose --arrival gamma",
+        ),
+        ({"burstiness": 0.5}, "--burstiness does not go with closed arrivals; choose --arrival gamma"),
+        (
+            {"kind": "closed", "request_rate": 1.0},
+            "--request-rate does not go with closed arrivals; choose --arrival poisson, say",
         ),
     ],
 )
@@ -81,3 +96,22 @@ def test_a_rate_alone_means_poisson() -> None:
     assert ArrivalSpec(users=4).overridden(request_rate=3).kind == "poisson"
     assert ArrivalSpec(kind="constant", request_rate=1).overridden(request_rate=3).kind == "constant"
     assert ArrivalSpec(kind="poisson", request_rate=1).overridden(kind="closed").request_rate is None
+
+
+def test_a_workloads_burstiness_goes_with_its_gamma() -> None:
+    own = ArrivalSpec(kind="gamma", request_rate=1, burstiness=0.5)
+    assert own.overridden(request_rate=3).burstiness == 0.5
+    assert own.overridden(kind="poisson").burstiness == 1
+    assert own.overridden(burstiness=0.25).burstiness == 0.25
+
+
+@pytest.mark.parametrize("text", ["99999999999s:5", "60s:9999999", "60s", "60s:-1", ","])
+def test_stages_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(BadInput, match=r"^--rate-stages: .*; write LENGTH:RATE"):
+        parse_stages(text)
+
+
+@pytest.mark.parametrize("text", ["99999999999s:50%", "0s:50%", "24h:101%", "24h"])
+def test_waves_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(BadInput, match=r"^--rate-wave: cannot read"):
+        parse_wave(text)

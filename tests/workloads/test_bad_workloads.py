@@ -76,6 +76,28 @@ def test_a_changed_line(tmp_path: Path, old: str, new: str, message: str) -> Non
             ":6: classes.a.extra-body: 'stream' is set by the workload itself; leave it out of extra-body",
         ),
         (
+            "    extra-body: {logit_bias: {a: .nan}}",
+            (
+                ":6: classes.a.extra-body: not JSON (Out of range float values are not JSON compliant); "
+                "put dates into quotes, and use no .nan, .inf or !!set"
+            ),
+        ),
+        (
+            "    tools: [{type: function, function: {name: f, since: 2026-01-01}}]",
+            (
+                ":6: classes.a.tools.0: not JSON (Object of type date is not JSON serializable); "
+                "put dates into quotes, and use no .nan, .inf or !!set"
+            ),
+        ),
+        (
+            "arrival: {request-rate: 5}",
+            ":6: arrival: 'request-rate' goes with constant, poisson or gamma arrivals, not closed",
+        ),
+        (
+            "arrival: {kind: poisson, request-rate: 5, burstiness: 2}",
+            ":6: arrival: 'burstiness' goes with gamma arrivals, not poisson; write 'kind: gamma'",
+        ),
+        (
             "    shared-prefix: {tokens: 32}",
             ":4: classes.a.input-tokens: at most 10, but the shared parts alone are 32; ask for longer prompts",
         ),
@@ -136,6 +158,10 @@ def test_an_added_line(tmp_path: Path, added: str, message: str) -> None:
     ("name", "message"),
     [
         ("chat-shrt", "unknown workload 'chat-shrt'; did you mean 'chat-short'?"),
+        (
+            f"{'x' * 300}.yaml",
+            f"workload {'x' * 300}.yaml: no such file; give a YAML file or a preset's name (workloads list)",
+        ),
         ("a/b.yaml", "workload a/b.yaml: no such file; give a YAML file or a preset's name (workloads list)"),
         ("chat-short:c1", "workload chat-short: no grid point 'c1'; leave out the part after ':'"),
         (

@@ -106,6 +106,22 @@ def test_openai_conversations_alone_and_in_batch_files(tmp_path: Path) -> None:
     assert (body(made, 1)["max_tokens"], body(made, 1)["model"]) == (33, "m")
 
 
+def test_a_developers_words_are_the_systems(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text('\n {"messages": [{"role": "developer", "content": "D"}, {"role": "user", "content": "U"}]}\n')
+    said = body(plan(path, format="conversations"), 0)["messages"]
+    assert said == [{"role": "system", "content": "D"}, {"role": "user", "content": "U"}]
+
+
+@pytest.mark.parametrize("tokens", [-5, 0, 99_999_999])
+@pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens"])
+def test_a_recorded_limit_that_is_none(tmp_path: Path, key: str, tokens: int) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "U"}], key: tokens}))
+    with pytest.raises(BadInput, match=rf"c.jsonl:1: expected `int` .* at `\$.{key}`; mend or remove that line"):
+        plan(path, format="conversations")
+
+
 def test_vllms_custom_prompts_go_to_either_endpoint(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('{"prompt": "One?", "output_tokens": 12}\n{"prompt": "Two?"}\n')
@@ -173,6 +189,7 @@ def test_rows_are_found_from_anywhere_in_a_file_of_many_pieces(tmp_path: Path) -
         ('[{"conversations": []}', ":1: the file ends before the array does (no ']'); "),
         ('[{"conversations": []},\n\n {"conversation": []}]', ":3: object missing required field `conversations`; "),
         ('[{"conversations": [{"from": "human", "value": 5}]}]', ":1: expected `str`, got `int` - at "),
+        ('\n\n[{"conversations": []},\n\n 5]', ":5: not an object ({…}), as every element of the array must be; "),
         ("[]", ": the trace has no rows; "),
         ("", ": the file is empty; give a file in the sharegpt format"),
     ],

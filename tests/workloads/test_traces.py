@@ -118,6 +118,17 @@ def test_equal_hash_prefixes_become_equal_text(tmp_path: Path) -> None:
     assert made.request(1).scheduled_s == 1.0
 
 
+@pytest.mark.parametrize("ids", [[], [7], None])
+def test_what_hash_ids_leave_open_is_filled_with_own_words(tmp_path: Path, ids: list[int] | None) -> None:
+    rows = [{"timestamp": at, "input_length": 1300, "output_length": 5, "hash_ids": ids} for at in (0, 1000)]
+    made = plan("mooncake-conversation", mooncake(tmp_path, rows))
+    assert [made.request(index).prompt_tokens for index in range(2)] == [1300, 1300]
+    one, two = (words_after_lead(made, index) for index in range(2))
+    shared = 512 * len(ids or ())
+    assert one[:shared] == two[:shared]
+    assert one[shared : shared + 8] != two[shared : shared + 8]
+
+
 def test_the_salt_changes_the_blocks(tmp_path: Path) -> None:
     rows = [{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}]
     path = mooncake(tmp_path, rows)
@@ -135,6 +146,11 @@ GOOD = "2023-11-16 18:00:00.5,10,10\n"
     [
         (GOOD + "2023-11-16 18:00:01,ten,10\n", AZURE_HEADER, ":3: ContextTokens: 'ten' is no number of tokens"),
         (GOOD + "2023-11-16 18:00:01,10,-1\n", AZURE_HEADER, ":3: GeneratedTokens: '-1' is no number of tokens"),
+        (
+            GOOD + "2023-11-16 18:00:01,99999999,1\n",
+            AZURE_HEADER,
+            ":3: ContextTokens: 99999999 tokens are more than any model takes",
+        ),
         (GOOD + "yesterday,10,10\n", AZURE_HEADER, ":3: TIMESTAMP: 'yesterday' is no date and time"),
         (GOOD + "\n2023-11-16 18:00:01,10\n", AZURE_HEADER, ":4: 2 cells where the header has 3"),
     ],

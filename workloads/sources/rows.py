@@ -43,6 +43,9 @@ class Row(NamedTuple):
     conversation: Conversation | None = None
 
 
+MOST_TOKENS = 10_000_000
+"""Of one prompt or one answer, as in a workload's file."""
+
 Parse = Callable[[bytes], Row | None]
 """One row's bytes read; None for a row that holds nothing to send. Raises `RowError`."""
 
@@ -52,6 +55,8 @@ def count_of(text: str, column: str) -> int:
     digits = text.removesuffix(".0")
     if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
         raise RowError(f"{column}: '{text[:40]}' is no number of tokens")
+    if int(digits) > MOST_TOKENS:
+        raise RowError(f"{column}: {digits} tokens are more than any model takes")
     return int(digits)
 
 

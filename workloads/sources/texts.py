@@ -7,16 +7,18 @@ OpenAI's chat messages, alone ({messages: […]}) or in its batch files ({body: 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from workloads.sources import Message
-from workloads.sources.rows import Conversation, Row, RowError, Said, plain
+from workloads.sources.rows import MOST_TOKENS, Conversation, Row, RowError, Said, plain
 
 _USERS = frozenset({"human", "user"})
-_SYSTEMS = frozenset({"system"})
+_SYSTEMS = frozenset({"system", "developer"})
 _TOOLS = frozenset({"tool", "function", "observation"})
+
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
 
 
 class _Value(msgspec.Struct):
@@ -35,20 +37,20 @@ class _Said(msgspec.Struct):
 
 class _Request(msgspec.Struct):
     messages: list[_Said]
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: _Tokens | None = None
+    max_completion_tokens: _Tokens | None = None
 
 
 class _Line(msgspec.Struct):
     messages: list[_Said] | None = None
     body: _Request | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: _Tokens | None = None
+    max_completion_tokens: _Tokens | None = None
 
 
 class _Prompt(msgspec.Struct):
     prompt: str
-    output_tokens: int | None = None
+    output_tokens: _Tokens | None = None
 
 
 _decode_sharegpt = msgspec.json.Decoder(_ShareGpt).decode
@@ -75,8 +77,6 @@ def conversation_row(raw: bytes) -> Row | None:
 def prompt_row(raw: bytes) -> Row | None:
     """One line of vLLM's custom data set; None where the prompt is empty."""
     item = _decoded(_decode_prompt, raw)
-    if item.output_tokens is not None and item.output_tokens < 1:
-        raise RowError(f"output_tokens: {item.output_tokens} is no number of tokens")
     if not item.prompt:
         return None
     return _said(Conversation(({"role": "user", "content": item.prompt},), (), (item.output_tokens,)))

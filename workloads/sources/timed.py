@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from workloads.sources.rows import Parse, Row, RowError, plain
+from workloads.sources.rows import MOST_TOKENS, Parse, Row, RowError, plain
 from workloads.spec import TraceLabels
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 _MASK64 = (1 << 64) - 1
 
 

@@ -18,6 +18,7 @@ from workloads.sources.texts import conversation_row, prompt_row, sharegpt_row
 from workloads.sources.timed import timed_rows
 from workloads.spec import RequestClass, TraceLabels, TraceSource
 
+_BOM = b"\xef\xbb\xbf"
 _SAMPLE = 64
 _SAMPLE_CHARACTERS = 4000
 _UNTOLD_ANSWER = 256  # tokens, where neither the file nor the class says; vLLM's bench has the same for its custom data
@@ -63,25 +64,27 @@ class TraceFile:
     def _open(self, file: BinaryIO) -> tuple[Parse, Mark]:
         """The row parser, and where the rows begin."""
         kind, mend = self.source.format, f"give a file in the {self.source.format} format"
-        first = file.readline(1 << 20)
+        above, line = 0, 1  # blank lines: their bytes, and the first line below them
+        while (first := file.readline(1 << 20)) and first.removeprefix(_BOM).isspace():
+            above, line = above + len(first), line + 1
         if not first:
             raise BadInput(f"{self.path}: the file is empty", mend)
         if b"\0" in first:
-            raise BadInput(f"{self.path}:1: not text", mend)
+            raise BadInput(f"{self.path}:{line}: not text", mend)
         if kind in _CSV:
             try:
-                return _CSV[kind](first), Mark(len(first), 2)
+                return _CSV[kind](first), Mark(above + len(first), line + 1)
             except RowError as error:
-                raise BadInput(f"{self.path}:1: {error}", mend) from None
+                raise BadInput(f"{self.path}:{line}: {error}", mend) from None
         parse = _TEXTS.get(kind)
         if parse is None:
             milliseconds = kind == "mooncake"
             labels = TraceLabels() if milliseconds else self.source.labels
             parse = timed_rows(0.001 if milliseconds else self.source.seconds_per_unit, labels)
-        head = first.removeprefix(b"\xef\xbb\xbf")
-        skipped = len(first) - len(head.lstrip())
+        head = first.removeprefix(_BOM)
         self._array = head.lstrip()[:1] == b"["
-        return parse, Mark(skipped + 1, 1) if self._array else Mark(len(first) - len(head), 1)
+        unread = len(head.lstrip()) - 1 if self._array else len(head)
+        return parse, Mark(above + len(first) - unread, line)
 
     def _scan(self, file: BinaryIO, start: Mark) -> int:
         """Checks every row, sets the marks and the figures, returns the number of rows."""
