@@ -18,14 +18,13 @@ from exporters import wording
 from exporters.compare import MetricComparison, compare
 from exporters.run import Run
 from tailgate.exits import run_command
+from vllm_launch.engine import embedded
 from vllm_launch.engine.commands import simulated_flags
 from vllm_launch.experiments.ablation import ablate
 from vllm_launch.experiments.file import AblationFile, Experiment, load_experiment
 from vllm_launch.experiments.plan import require_runnable
 from vllm_launch.experiments.run import run_experiment
-from vllm_launch.search.screening import stand_ins
 from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
-from vllm_launch.simulated.fit_table import fit_table
 from vllm_launch.simulated.settings import EngineSettings
 from workloads import load_workload
 
@@ -75,7 +74,7 @@ def _foretell(
     """Each arm's effect in virtual time, on step times fitted on the baseline's runs alone."""
     baseline, *others = experiment.arms
     of_baseline = [runs[leg.name] for leg in experiment.legs if leg.side == baseline.name]
-    fitted = fit_table(of_baseline, simulated_flags(baseline.config), *stand_ins(baseline.config))
+    fitted = embedded.fitted(of_baseline)
     step, sequence = 1e3 * fitted.overhead.per_step_s, 1e6 * fitted.overhead.per_sequence_s
     print(
         f"fitted on {len(of_baseline)} baseline runs: {step:.2f} ms a step, {sequence:.0f} us a sequence, "

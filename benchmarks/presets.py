@@ -11,7 +11,7 @@ import random
 import numpy as np
 
 from vllm_launch.config import GOALS, load_config
-from vllm_launch.engine.commands import simulated_flags
+from vllm_launch.engine import embedded
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.virtual import Ask, Served, closed_loop, open_loop
 
@@ -31,8 +31,7 @@ def mixed(rate: float, requests: int = 1500, seed: int = 1) -> list[Ask]:
 
 def settings(name: str) -> EngineSettings:
     """A preset as the embedded engine takes it."""
-    config = load_config(name)
-    return EngineSettings.from_flags(config.model, config.device, simulated_flags(config))[0]
+    return embedded.settings(load_config(name))[0]
 
 
 def short_ttft_p95_s(served: list[Served]) -> float:

@@ -31,9 +31,12 @@ class Engine:
     name: str | None
     version: str | None
     simulated: bool
+    step_times: str | None = None
+    """Where the embedded engine has its step times from, as it says."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "version": self.version, "simulated": self.simulated}
+        said = {"step_times": self.step_times} if self.step_times else {}
+        return {"name": self.name, "version": self.version, "simulated": self.simulated, **said}
 
     @property
     def reports_usage_per_chunk(self) -> bool:
@@ -131,6 +134,7 @@ def discover(api: Api, model: str | None, others: Iterable[str] = ()) -> Server:
         name=str(version.get("engine") or "vllm") if version.get("version") else None,
         version=str(version["version"]) if version.get("version") else None,
         simulated=simulated,
+        step_times=str(version["table"]) if simulated and version.get("table") else None,
     )
     longest = (cards or {}).get(str(model), {}).get("max_model_len")
     return Server(

@@ -8,6 +8,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tailgate.command_line import Parser
 from tailgate.exits import BadInput, Exit, run_command
 from vllm_launch import effect, real_parser
 from vllm_launch.config import LaunchConfig, load_config, names
-from vllm_launch.engine.commands import LAUNCHED, command, require_launchable, simulated_flags
+from vllm_launch.engine.commands import LAUNCHED, command, require_launchable
 from vllm_launch.engine.launch import LaunchFailed, launch
 from vllm_launch.engine.processes import tidy_on_signals
 from vllm_launch.experiments.file import load_experiment
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=_port, default=8000)
     serve.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
+    serve.add_argument("--step-times", type=Path, metavar="FILE", help="the embedded engine's, as `fit` writes them")
     attach = add("attach", _attach, "what a server that runs already says of itself; with -o, watch it")
     attach.add_argument("server", metavar="URL", help="its address, or a launch config with 'url:'")
     attach.add_argument("-o", "--output", type=Path, metavar="DIR", help="write its metrics there until Ctrl-C")
@@ -75,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     experiment.add_argument("--dry-run", action="store_true", help="say what would run, and for how long")
     experiment.add_argument("--resume", type=Path, metavar="DIR", help="go on with an experiment that was broken off")
     experiment.add_argument("--python", metavar="PATH", help="interpreter of the environment that has vLLM")
+    fit = add("fit", _fit, "find step times for the embedded engine in runs of one real server")
+    fit.add_argument("runs", nargs="+", metavar="RUN", help="run directories, all of one launch")
+    fit.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="write them there")
     explain = add("explain", _explain, "why a run's figures are what they are, and which flag to try next")
     explain.add_argument("run", metavar="RUN", help="a run directory")
     search = add("search", _search, "the highest load that meets an SLO, for one config or the best of a flag space")
@@ -172,7 +177,9 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    config = load_config(args.config)
+    config = replace(load_config(args.config), step_times=args.step_times)
+    if args.step_times and args.engine != "simulated":
+        raise BadInput(f"--step-times: the {args.engine} engine has its own", "add --engine simulated")
     if args.engine == "simulated":
         require_launchable(config, args.engine)
         _serve_simulated(config, args.host, args.port)
@@ -204,10 +211,10 @@ def _attach(args: argparse.Namespace) -> int:
 
 
 def _serve_simulated(config: LaunchConfig, host: str, port: int) -> None:
+    from vllm_launch.engine import embedded
     from vllm_launch.simulated.server import serve
-    from vllm_launch.simulated.settings import EngineSettings
 
-    settings, notes = EngineSettings.from_flags(config.model, config.device, simulated_flags(config))
+    settings, notes = embedded.settings(config)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     serve(settings, host, port)
@@ -236,6 +243,24 @@ def _experiment(args: argparse.Namespace) -> int:
     if args.json:
         _print(result.to_dict())
     return result.exit_code
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from exporters.run import Run
+    from vllm_launch.engine import embedded
+
+    table = embedded.fitted([Run.load(run) for run in args.runs])
+    embedded.write_step_times(table, args.output)
+    if args.json:
+        _print({"file": str(args.output), "source": table.source, "error": table.error})
+        return Exit.GOOD
+    step, sequence = 1e3 * table.overhead.per_step_s, 1e6 * table.overhead.per_sequence_s
+    print(
+        f"{args.output}: step times of {table.source}: {step:.2f} ms a step, {sequence:.0f} us a sequence, "
+        f"{1e6 * table.per_token_s:.0f} us a prompt token, {1e3 * table.overhead.per_request_s:.0f} ms a request; "
+        f"replayed, these runs are missed by {table.error:.0%} on average"
+    )
+    return Exit.GOOD
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -109,6 +109,8 @@ class LaunchConfig:
     notes: Mapping[str, str]
     url: str | None = None
     docker: Container | None = None
+    step_times: Path | None = None
+    """What the embedded engine takes for its step times, instead of measured kernels' (see `engine.embedded`)."""
 
     @property
     def attached_only(self) -> bool:

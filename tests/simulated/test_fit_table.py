@@ -11,10 +11,10 @@ import pytest
 from exporters.columns import Columns
 from exporters.record import RequestRecord
 from tailgate.exits import BadInput
-from vllm_launch.config import load_config
-from vllm_launch.search.screening import stand_ins
+from vllm_launch.engine.embedded import stand_ins
 from vllm_launch.simulated.fit_table import fit_table
 
+STAND_INS = stand_ins("tiny", "cpu", 4096)
 STEP_S, PROMPT_TOKEN_S = 0.005, 0.00005
 
 
@@ -51,13 +51,11 @@ def _run(kv_cache: dict[str, float]) -> Any:
 
 def test_the_cache_is_as_the_engine_says_and_the_times_are_found() -> None:
     """vLLM's page has numbers, which run.json keeps as such: 8192.0 blocks."""
-    table = fit_table(
-        [_run({"blocks": 8192.0, "block_tokens": 128.0})], {}, *stand_ins(load_config("cpu-tiny-baseline"))
-    )
+    table = fit_table([_run({"blocks": 8192.0, "block_tokens": 128.0})], {}, *STAND_INS)
     assert (table.kv_blocks, table.block_size) == (8192, 128)
     assert table.error < 0.02
 
 
 def test_an_engine_that_does_not_tell_its_cache_is_named() -> None:
     with pytest.raises(BadInput, match="run: does not say the engine's KV cache"):
-        fit_table([_run({"tokens": 4096.0})], {}, *stand_ins(load_config("cpu-tiny-baseline")))
+        fit_table([_run({"tokens": 4096.0})], {}, *STAND_INS)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.openai_server import serve
 from tests.vllm_launch.commands import end, eventually, launch, start
+from tests.vllm_launch.pages import answering
 from vllm_launch.engine.launch import free_port
 
 
@@ -72,6 +73,14 @@ def test_what_is_no_address_is_refused_in_one_line(address: str, said: str) -> N
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert said in ended.err
     assert "s3cr3t" not in ended.err
+
+
+@pytest.mark.parametrize("models", ['{"data": {"id": "x"}}', '{"data": ["x"]}', '{"data": [{"id": null}]}', "[]", "{}"])
+def test_a_server_whose_models_are_no_list_of_models_is_refused_in_one_line(models: str) -> None:
+    with answering(lambda path: (200, models if path == "/v1/models" else "")) as url:
+        ended = launch("attach", url)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert f"no engine serves at {url} (/v1/models: lists no model); start it, or mend the address" in ended.err
 
 
 @pytest.mark.parametrize("command", ["check", "show", "serve"])

@@ -143,3 +143,11 @@ def test_samples_wait_for_the_run_directory_and_none_is_lost(tmp_path: Path) -> 
     found = samples(path)
     assert found[0]["time_ns"] <= first
     assert len({sample["time_ns"] for sample in found}) == len(found)
+
+
+def test_values_that_are_none_and_buckets_without_a_bound_are_missing_and_no_more() -> None:
+    page = PAGE.replace("} 3.0", "} NaN").replace("} 4.0", "} +Inf").replace('le="0.1",', "")
+    sample = read_sample(page, 1)
+    assert "running" in sample["missing"]
+    assert sample["ttft_s_buckets"] == {"+Inf": 8.0}
+    assert sample["waiting"] == 2.0

@@ -61,18 +61,25 @@ def healthy(url: str) -> bool:
 
 def model_name(url: str) -> str:
     """The name of the first model served."""
-    models = _json(url, "/v1/models").get("data") or []
-    if not models:
-        raise EngineUnreachable("/v1/models: lists no model")
-    return str(models[0]["id"])
+    if isinstance(name := model_card(url).get("id"), str):
+        return name
+    raise EngineUnreachable("/v1/models: lists no model")
+
+
+def model_card(url: str) -> dict[str, Any]:
+    """What `/v1/models` says of the first model served; empty where it lists none."""
+    models = _json(url, "/v1/models").get("data")
+    first = models[0] if isinstance(models, list) and models else None
+    return first if isinstance(first, dict) else {}
 
 
 def version(url: str) -> dict[str, Any]:
     """What `/version` says: `version`, from the embedded engine `simulated` and `engine` too; empty if silent."""
     try:
-        return _json(url, "/version")
+        said = _json(url, "/version")
     except EngineUnreachable:
         return {}
+    return {key: value if key == "simulated" else str(value) for key, value in said.items() if value is not None}
 
 
 def first_token(url: str, model: str, timeout_s: float = 120.0) -> None:

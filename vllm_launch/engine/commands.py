@@ -45,7 +45,8 @@ def command(
     address = ["--host", host, "--port", str(port)]
     if engine == "simulated":
         argv = [sys.executable, "-m", "vllm_launch", "serve", str(config.path.resolve()), "--engine", "simulated"]
-        return Command([*argv, *address], {"PYTHONPATH": _with_our_root()})
+        fitted = ["--step-times", str(config.step_times.resolve())] if config.step_times else []
+        return Command([*argv, *fitted, *address], {"PYTHONPATH": _with_our_root()})
     if engine == "attach":
         raise BadInput("a server that runs already is not started by a command of ours", "use --engine vllm or docker")
     env = {"VLLM_NO_USAGE_STATS": "1", **(more_env or {}), **config.env}

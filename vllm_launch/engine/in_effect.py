@@ -8,6 +8,7 @@ wording of the log and the shape of the pages are vLLM 0.32's.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -68,9 +69,9 @@ def read(url: str, log: Path | None, config: LaunchConfig, engine: str) -> Engin
         text = log.read_text(encoding="utf-8", errors="replace")
         said, kv, version = read_log(text, config.flags)
         found.append(("log", said))
-    cards = (_asked(url, "/v1/models").get("data") or [{}])[0]
-    if isinstance(cards, Mapping) and cards.get("max_model_len"):
-        found.append(("/v1/models", {"max-model-len": cards["max_model_len"]}))
+    with contextlib.suppress(api.EngineUnreachable):
+        longest = api.model_card(url).get("max_model_len")
+        found.append(("/v1/models", {"max-model-len": longest} if isinstance(longest, int) else {}))
     cache = cache_config(url)
     if cache:
         kv |= _numbers({key: cache.get(name) for name, key in _KV.items()})

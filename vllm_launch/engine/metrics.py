@@ -6,6 +6,7 @@ nor SGLang's yields its time only. GPUs of this machine are sampled beside it.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -48,11 +49,13 @@ def read_sample(page: str, time_ns: int) -> dict[str, Any]:
                 wanted[f"{name}_bucket"] = f"{short}_buckets"
     for name, labels, value in samples:
         key = wanted.get(name)
-        if key is None:
+        # A gauge that nobody has set yet is NaN to some clients of Prometheus.
+        if key is None or not math.isfinite(value):
             continue
         if key.endswith("_buckets"):
-            buckets = sample.setdefault(key, {})
-            buckets[labels["le"]] = buckets.get(labels["le"], 0.0) + value
+            if bound := labels.get("le"):
+                buckets = sample.setdefault(key, {})
+                buckets[bound] = buckets.get(bound, 0.0) + value
             continue
         so_far = sample.get(key, 0.0)
         sample[key] = max(value, so_far) if key in metric_names.LARGEST else so_far + value

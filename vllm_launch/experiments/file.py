@@ -10,7 +10,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -59,6 +59,7 @@ class LoadTestFile(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 1
     slo: str | None = Field(None, description="objectives, like ttft_p95<1s,itl_p95<100ms; else the workload's own")
     gpu_hour_price: Annotated[float, Field(gt=0)] | None = Field(None, description="of one GPU, in dollars")
+    step_times: str | None = Field(None, description="the embedded engine's, fitted on own runs; relative to this file")
 
     @field_validator("run_time", "warm_up", mode="before")
     @classmethod
@@ -254,19 +255,21 @@ def load_experiment(name_or_path: str) -> Experiment:
         mend = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(KINDS)}"
         raise BadInput(f"{path}: kind: there is no kind of experiment '{kind}'", mend)
     file = check_model(data, KINDS[kind], str(path), node)
-    baseline = load_config(beside(file.baseline, path))
+    if file.step_times and file.engine != "simulated":
+        raise BadInput(f"{path}: step-times: the {file.engine} engine has its own", "use 'engine: simulated'")
+    baseline = load_side(file.baseline, file, path)
     return Experiment(path.stem, path, file, tuple(_arms(file, baseline, path)))
 
 
 def _arms(file: CompareFile | AblationFile | SweepFile, baseline: LaunchConfig, path: Path) -> Iterator[Arm]:
     if isinstance(file, CompareFile):
         yield Arm("A", baseline, {})
-        candidate = load_config(beside(file.candidate, path))
+        candidate = load_side(file.candidate, file, path)
         yield Arm("B", candidate, {})
     elif isinstance(file, AblationFile):
         changes = checked_changes(baseline, file.changes, f"{path}: changes")
         if file.candidate:
-            changes = _changes_of(baseline, load_config(beside(file.candidate, path)))
+            changes = _changes_of(baseline, load_side(file.candidate, file, path))
             if not changes:
                 raise BadInput(
                     f"{path}: candidate: {file.candidate} sets no flag otherwise than {baseline.name}, in effect",
@@ -280,6 +283,12 @@ def _arms(file: CompareFile | AblationFile | SweepFile, baseline: LaunchConfig, 
     else:
         for changes in grid(baseline, file.flags, f"{path}: flags"):
             yield Arm(variant_name(changes) or BASELINE, variant(baseline, changes), changes)
+
+
+def load_side(named: str, file: LoadTestFile, path: Path) -> LaunchConfig:
+    """The launch config that `file`, which stands in `path`, names so. Raises `BadInput`."""
+    config = load_config(beside(named, path))
+    return replace(config, step_times=path.parent / file.step_times) if file.step_times else config
 
 
 def grid(baseline: LaunchConfig, flags: Mapping[str, list[Any]], where: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from tailgate.exits import BadInput
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engine.commands import require_launchable, simulated_flags
+from vllm_launch.engine.commands import require_launchable
 from vllm_launch.experiments.cost import dollars_text, gpus
 from vllm_launch.experiments.file import TOGETHER, Arm, Experiment, SweepFile
 from vllm_launch.experiments.state import State, identity
@@ -60,9 +60,9 @@ def require_engines(configs: Sequence[LaunchConfig], engine: str, python: str | 
     for config in configs:
         effect.effective(config)
         if engine == "simulated":
-            from vllm_launch.simulated.settings import EngineSettings
+            from vllm_launch.engine import embedded
 
-            EngineSettings.from_flags(config.model, config.device, simulated_flags(config))
+            embedded.settings(config)
         else:
             require_launchable(config, engine, python)
 

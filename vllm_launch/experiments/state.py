@@ -141,4 +141,5 @@ def of_config(config: LaunchConfig) -> dict[str, Any]:
         "device": config.device,
         "args": dict(config.args),
         "env": config.public_env(),
+        **({"step_times": config.step_times.read_text(encoding="utf-8")} if config.step_times else {}),
     }

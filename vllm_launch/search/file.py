@@ -11,9 +11,8 @@ from pydantic import Field, model_validator
 from tailgate.exits import BadInput
 from tailgate.objectives import Objective, parse_objectives
 from tailgate.yaml_file import check_model, read_yaml
-from vllm_launch.config import load_config
 from vllm_launch.effect import differences
-from vllm_launch.experiments.file import BASELINE, Arm, LoadTestFile, beside, find_file, grid
+from vllm_launch.experiments.file import BASELINE, Arm, LoadTestFile, beside, find_file, grid, load_side
 from vllm_launch.search.rate import require_searchable
 from vllm_launch.variants import variant, variant_name
 
@@ -64,7 +63,7 @@ def load_search(name_or_path: str) -> Search:
     file = check_model(data, SearchFile, str(path), node)
     objectives = parse_objectives(file.slo or "", f"{path}: slo")
     require_searchable(objectives, f"{path}: slo")
-    baseline = load_config(beside(file.baseline, path))
+    baseline = load_side(file.baseline, file, path)
     arms = [Arm(BASELINE, baseline, {})]
     if file.flags:
         for changes in grid(baseline, file.flags, f"{path}: flags"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailgate.exits import BadInput
+from vllm_launch.engine import embedded
 from vllm_launch.experiments.plan import OVERHEAD_S, require_changeable, require_engines, require_workload
 from vllm_launch.search.file import Search
 from vllm_launch.search.screening import has_table
@@ -16,6 +17,8 @@ def require_searchable_engines(search: Search, python: str | None, *, virtual: b
     require_workload(search.workload)
     engine = "simulated" if virtual else search.file.engine
     require_engines([arm.config for arm in search.arms], engine, python)
+    if search.file.step_times:
+        embedded.settings(search.arms[0].config)
     screened = len(search.arms) > 1
     if screened and not has_table(search.arms[0].config) and search.file.start_rate is None:
         raise BadInput(

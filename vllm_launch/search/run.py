@@ -17,6 +17,7 @@ from typing import Any
 
 from exporters.run import Run
 from tailgate.exits import BadInput, Exit
+from vllm_launch.engine import embedded
 from vllm_launch.experiments.file import Arm
 from vllm_launch.experiments.load_test import Load
 from vllm_launch.experiments.progress import Progress
@@ -141,6 +142,8 @@ def run_search(
                 again = shlex.join(["search", str(search.path), "--resume", str(directory)])
                 say(f"not finished; go on with: python -m vllm_launch {again}")
             raise
+    if result.screen and result.screen.fitted:
+        embedded.write_step_times(result.screen.fitted, directory / "step-times.json")
     (directory / "search.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
     result.write_report(directory / "report.html", f"python -m vllm_launch search {search.path}")
     return result

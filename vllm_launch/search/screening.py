@@ -11,14 +11,13 @@ import numpy as np
 from exporters.run import Run
 from tailgate.exits import BadInput
 from vllm_launch.config import LaunchConfig
-from vllm_launch.devices import find_device
+from vllm_launch.engine import embedded
 from vllm_launch.engine.commands import simulated_flags
 from vllm_launch.search.file import Search
 from vllm_launch.search.rate import Probe, RateSearch, probe_of
 from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
-from vllm_launch.simulated import catalogue
-from vllm_launch.simulated.calibration import FITTED, TWO_TERMS, fit
-from vllm_launch.simulated.fit_table import fit_table, replay_misses, replayable
+from vllm_launch.simulated.calibration import TWO_TERMS, fit
+from vllm_launch.simulated.fit_table import replay_misses, replayable
 from vllm_launch.simulated.fitted import FittedTable
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.step_time import Overhead
@@ -47,8 +46,7 @@ class Screen:
         """The engine for a config. Raises `BadInput` where it has no step times for it."""
         if self.fitted:
             return EngineSettings.from_fitted(self.fitted, simulated_flags(config))[0]
-        flags = simulated_flags(config)
-        return EngineSettings.from_flags(config.model, config.device, flags, overhead=self.overhead)[0]
+        return embedded.settings(config, self.overhead)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """What was fitted, for the result."""
@@ -60,7 +58,7 @@ class Screen:
 def has_table(config: LaunchConfig) -> bool:
     """Whether the embedded engine knows the config's model on its device."""
     try:
-        EngineSettings.from_flags(config.model, config.device, simulated_flags(config))
+        embedded.settings(config)
     except BadInput:
         return False
     return True
@@ -70,34 +68,15 @@ def calibrated(run: Run, config: LaunchConfig) -> Screen:
     """The engine brought near `run`, a real one of `config`: the overhead terms fitted, or the whole of its step times
     where there is no table for the model and device. Raises `BadInput` where the run tells too little."""
     if not has_table(config):
-        fitted = fit_table([run], simulated_flags(config), *stand_ins(config))
+        fitted = embedded.fitted([run])
         return Screen(fitted=fitted, error=fitted.error)
     measured = replayable(run)
 
     def misses(overhead: Overhead) -> np.ndarray:
         return replay_misses(measured, Screen(overhead).settings(config))
 
-    fitted_terms = fit(misses, FITTED, terms=TWO_TERMS)
+    fitted_terms = fit(misses, Screen().settings(config).overhead, terms=TWO_TERMS)
     return Screen(fitted_terms, error=float(np.abs(misses(fitted_terms)).mean()))
-
-
-def stand_ins(config: LaunchConfig) -> tuple[catalogue.Model, catalogue.Device]:
-    """A model and a device for an engine nothing is known of but its flags: shapes matter to memory alone, and how
-    much KV cache there is the engine says itself."""
-    device = find_device(config.device)
-    longest = int(config.args.get("max-model-len") or 4096)
-    model = catalogue.Model(
-        *(config.model, config.model, (), 0.0),
-        layers=1,
-        kv_heads=1,
-        head_dim=1,
-        hidden=1,
-        intermediate=1,
-        vocabulary=1,
-        max_model_len=longest,
-    )
-    defaults = device.max_num_batched_tokens, device.max_num_seqs
-    return model, catalogue.Device(config.device, device.label, 1024.0, *defaults)
 
 
 def predict(

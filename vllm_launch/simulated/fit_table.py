@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -68,8 +67,17 @@ def fit_table(runs: Sequence[Run], flags: Mapping[str, object], model: Model, de
     blocks, size = (_whole(cache.get(key)) for key in ("blocks", "block_tokens"))
     if not blocks or not size:
         raise BadInput(f"{runs[0].path}: does not say the engine's KV cache", "launch the engine with an experiment")
-    start = FittedTable(model, device, size, blocks, _start_overhead(measured), 0.0, 0.0, 0.0, runs[0].facts.label)
-    start = replace(start, **_start_terms(measured))
+    start = FittedTable(
+        model,
+        device,
+        size,
+        blocks,
+        _start_overhead(measured),
+        **_start_terms(measured),
+        source=", ".join(run.path.name for run in runs),
+        tensor_parallel=_whole(flags.get("tensor-parallel-size")) or 1,
+        pipeline_parallel=_whole(flags.get("pipeline-parallel-size")) or 1,
+    )
 
     def table(values: np.ndarray) -> FittedTable:
         step, sequence, request, token, pair, context = (float(np.exp(v)) for v in values)
@@ -121,7 +129,7 @@ def _start_overhead(measured: Sequence[Replayed]) -> Overhead:
     return Overhead(0.6 * step, 0.04 * step, 0.5 * step)
 
 
-def _start_terms(measured: Sequence[Replayed]) -> dict[str, Any]:
+def _start_terms(measured: Sequence[Replayed]) -> dict[str, float]:
     """A prompt's cost from the slope of TTFT on its length; attention a tenth of that at full length."""
     prompts = np.array([ask.prompt_tokens for run in measured for ask in run.asks])
     ttft = np.concatenate([run.ttft_s for run in measured])

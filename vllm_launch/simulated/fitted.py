@@ -19,6 +19,7 @@ from vllm_launch.simulated.step_time import Overhead
 class FittedTable:
     """One server's step times in seconds, and its KV cache as it said itself. `error`: mean miss of the fit, a share.
 
+    They are those of `tensor_parallel` by `pipeline_parallel` GPUs together; `source` says what it was fitted on.
     `per_pair_s` is a prompt token's attention to one token before it, `per_context_s` a decoding one's.
     """
 
@@ -32,6 +33,8 @@ class FittedTable:
     per_context_s: float
     source: str
     error: float = 0.0
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The tables that `step_time.StepTimes` reads, times in ms."""

@@ -15,6 +15,8 @@ from vllm_launch.simulated.step_time import Overhead, StepTimes, available_table
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
+_MEMORY = ("gpu-memory-utilization", "kv-cache-dtype", "kv-cache-memory-bytes")
+
 # Flags that change nothing this engine shows, or that other code here answers for: no note is due.
 _HARMLESS = {"model", "host", "port", "seed", "dtype", "trust-remote-code", "download-dir", "disable-log-stats"}
 _HARMLESS |= {
@@ -123,16 +125,19 @@ class _Reading:
         max_len = self._max_model_len()
         block_size = self._count("block-size", self.fitted.block_size if self.fitted else 16)
         caching = self._switch("enable-prefix-caching", True)
+        memory = [flag for flag in _MEMORY if self.flags.get(flag) is not None]
         kv_dtype = str(self.flags.pop("kv-cache-dtype", None) or "auto")
         utilization = self._share("gpu-memory-utilization", 0.92)
         kv_bytes = self._optional_count("kv-cache-memory-bytes")
         override = self._optional_count("num-gpu-blocks-override")
-        if kv_dtype.startswith("fp8"):
+        if self.fitted:
+            self.notes += [f"{flag}: the KV cache is that of the fitted server, it has no effect" for flag in memory]
+        elif kv_dtype.startswith("fp8"):
             self.notes.append("kv-cache-dtype: halves a token's memory; attention keeps the times of a 16-bit cache")
         block_bytes = self.model.kv_bytes_per_token(1 if kv_dtype.startswith("fp8") else 2) * block_size / tp
         kv_memory = kv_bytes or _kv_memory(self.model, self.device, tp, utilization, tokens, seqs)
         if self.fitted:
-            kv_memory = self.fitted.kv_blocks * block_bytes
+            kv_memory = self.fitted.kv_blocks * self.fitted.block_size * block_bytes / block_size
         blocks = override or int(kv_memory // block_bytes)
         limits = self._limits(tokens, seqs, max_len)
         self._startup_checks(limits, tokens, seqs, blocks, block_size, kv_memory)
@@ -212,8 +217,8 @@ class _Reading:
     def _tensor_parallel(self) -> int:
         tp = self._count("tensor-parallel-size", 0, least=0)
         pp = self._count("pipeline-parallel-size", 1)
-        if self.fitted and tp in (0, 1) and pp == 1:
-            return 1
+        if self.fitted:
+            return self._as_fitted(self.fitted, tp or 1, pp)
         made = [t for t in (1, 2, 4, 8) if table_name(self.model, self.device, t) in available_tables()]
         tp = tp or (1 if 1 in made or not made else 0)
         if tp in made and pp == 1:
@@ -225,6 +230,15 @@ class _Reading:
             f"the embedded engine has no measured step times for {self.model.name} with {layout} on {self.device.key}",
             mend,
         )
+
+    def _as_fitted(self, fitted: FittedTable, tp: int, pp: int) -> int:
+        if (tp, pp) != (fitted.tensor_parallel, fitted.pipeline_parallel):
+            raise BadInput(
+                f"tensor-parallel-size {tp}, pipeline-parallel-size {pp}: the step times fitted on {fitted.source} are "
+                f"those of {fitted.tensor_parallel} and {fitted.pipeline_parallel}",
+                "fit a table on runs under these flags",
+            )
+        return tp
 
     def _max_model_len(self) -> int:
         asked = self.flags.pop("max-model-len", None)
