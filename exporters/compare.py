@@ -20,6 +20,7 @@ from exporters.blocks import Blocks, blocks_of
 from exporters.comparable import obstacles, one_slo, remarks
 from exporters.facts import Facts
 from exporters.gate import Held, exit_codes, gate_of, hold
+from exporters.histogram import SHORTEST_S
 from exporters.intervals import (
     Effect,
     QuantileDraws,
@@ -332,6 +333,9 @@ def _compare_quantile(
         )
         return
     figure.base, figure.candidate = values
+    if min(values) <= SHORTEST_S:
+        _compare_vanishing(figure, base, candidate, level)
+        return
     if not (base.always_finite(level) and candidate.always_finite(level)):
         figure.verdict = "undecided"
         _compare_infinite(figure, base, candidate, level)
@@ -349,6 +353,20 @@ def _compare_infinite(figure: MetricComparison, base: QuantileDraws, candidate: 
         figure.verdict, figure.ratio = "better", 0.0
 
 
+def _compare_vanishing(figure: MetricComparison, base: QuantileDraws, candidate: QuantileDraws, level: float) -> None:
+    """Gaps between events of one packet are none, and a figure has no ratio to nothing: a verdict only where it is
+    nothing on both sides, or on one alone as nearly every redrawing agrees."""
+    none = [float((side.draws(level) <= SHORTEST_S).mean()) for side in (base, candidate)]
+    sure, never = 1 - FAMILY_LEVEL / 2, FAMILY_LEVEL / 2
+    figure.verdict, figure.note = "undecided", "events that came together have no time between them"
+    if min(none) >= sure:
+        figure.verdict = "same"
+    elif none[0] >= sure and none[1] <= never:
+        figure.verdict, figure.ratio = "worse", math.inf
+    elif none[1] >= sure and none[0] <= never:
+        figure.verdict, figure.ratio = "better", 0.0
+
+
 def _compare_without_goodput(figure: MetricComparison, shares: Effect) -> None:
     """Where a side met the SLO never there is no ratio; the shares of requests that met it still differ, or do not."""
     figure.verdict, figure.note = "undecided", "no request met the SLO on one side"
@@ -360,7 +378,10 @@ def _compare_without_goodput(figure: MetricComparison, shares: Effect) -> None:
 
 def _exact(side: Sequence[Blocks], draws: QuantileDraws, metric: str, level: float) -> float:
     """One run's own quantile is known exactly; that of several runs pooled comes from their histograms."""
-    return side[0].exact[metric][level] if len(side) == 1 else draws.whole(level)
+    if len(side) == 1:
+        return side[0].exact[metric][level]
+    pooled = draws.whole(level)
+    return pooled if pooled > SHORTEST_S else 0.0
 
 
 def _per_s(side: Sequence[Blocks], what: str) -> float:

@@ -21,7 +21,7 @@ from tailgate.exits import BadInput
 PER_OCTAVE = 128
 _LOWEST_EXPONENT = -17
 _HIGHEST_EXPONENT = 12
-_SHORTEST_S = 1e-9
+_LEAST_S = 1e-9
 BUCKETS = (_HIGHEST_EXPONENT - _LOWEST_EXPONENT) * PER_OCTAVE + 2
 RELATIVE_ERROR = 0.5 / PER_OCTAVE
 
@@ -30,7 +30,7 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 def bucket_of(values_s: Floats) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The bucket of each of `values_s` (seconds), same shape."""
-    mantissa, exponent = np.frexp(np.maximum(values_s, _SHORTEST_S))
+    mantissa, exponent = np.frexp(np.maximum(values_s, _LEAST_S))
     found = ((exponent - 1 - _LOWEST_EXPONENT) * PER_OCTAVE + 1).astype(np.float64)
     found += np.floor((mantissa - 0.5) * (2 * PER_OCTAVE))
     return np.clip(found, 0, BUCKETS - 1).astype(np.int32)
@@ -44,6 +44,8 @@ def _lower_edges() -> Floats:
 
 EDGES_S: Floats = _lower_edges()
 """Lower edge of each bucket, seconds."""
+SHORTEST_S = float(EDGES_S[1])
+"""What is shorter is not told from nothing."""
 MIDPOINTS_S: Floats = np.concatenate(((EDGES_S[:-1] + EDGES_S[1:]) / 2, EDGES_S[-1:]))
 """What each bucket stands for, seconds."""
 
@@ -54,7 +56,7 @@ def bucket_response_time(milliseconds: float) -> float:
     Made to stand in for `locust.stats.bucket_response_time`, which rounds to two digits. Applied twice it gives the
     same, and equal times on any number of workers give equal keys.
     """
-    mantissa, exponent = math.frexp(max(milliseconds * 1e-3, _SHORTEST_S))
+    mantissa, exponent = math.frexp(max(milliseconds * 1e-3, _LEAST_S))
     found = (exponent - 1 - _LOWEST_EXPONENT) * PER_OCTAVE + 1 + math.floor((mantissa - 0.5) * (2 * PER_OCTAVE))
     return float(_MIDPOINTS_MS[min(max(found, 0), BUCKETS - 1)])
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from exporters.compare import CONFIDENCE, Comparison, MetricComparison
 from exporters.gate import decision_of
+from exporters.histogram import SHORTEST_S
 
 _METRICS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E", "stall": "stall"}
 _WHOLE = {"throughput": "throughput", "goodput": "goodput", "error_share": "error share"}
@@ -45,9 +46,9 @@ def change(figure: MetricComparison) -> str:
     if figure.ratio is None:
         return ""
     if math.isinf(figure.ratio):
-        return "now infinite" if figure.higher_is_worse else "from none"
+        return "from none" if (figure.base or 0.0) <= SHORTEST_S else "now infinite"
     if figure.ratio == 0.0 and not figure.is_difference:
-        return "no longer infinite" if figure.higher_is_worse else "-100 %"
+        return "-100 %" if (figure.candidate or 0.0) <= SHORTEST_S else "no longer infinite"
     if figure.is_difference:
         return f"{figure.ratio * 100:+.2f} points"
     if figure.ratio >= 2:

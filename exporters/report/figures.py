@@ -73,7 +73,7 @@ def quantile_plot(curves: Sequence[Curve], metric: str, name: str) -> str | None
         most = 0
         for curve in curves:
             values = _ordered(curve.measured, metric)
-            if values.size < 2:
+            if values.size < 2 or values[-1] <= 0:
                 continue
             most = max(most, values.size)
             if len(curve.measured) > 1:

@@ -118,6 +118,28 @@ def test_failing_fast_does_not_look_like_getting_faster(tmp_path: Path) -> None:
     assert '"infinite"' in str(found.to_dict()).replace("'", '"')
 
 
+def _gateway(tmp_path: Path, name: str, traffic: int, every: int) -> Run:
+    """A run behind a gateway that lets out `every` events at once: no time between those."""
+    records = queueing_records(traffic, seconds=SECONDS, load=0.5)
+    for r in records:
+        gaps = r.gaps_ns
+        r.gaps_ns = [sum(gaps[max(i - every + 1, 0) : i + 1]) if i % every == 0 else 0 for i in range(len(gaps))]
+    return store(tmp_path / name, records, seconds=SECONDS, label=name)
+
+
+def test_events_that_come_together_have_no_ratio_and_still_a_verdict(tmp_path: Path) -> None:
+    plain, held = _run(tmp_path, "A", 1), _gateway(tmp_path, "B", 1, 4)
+    for base, candidate, verdict, said in ((plain, held, "better", "-100 %"), (held, plain, "worse", "from none")):
+        found = compare([base], [candidate], gate=["itl_p50", "itl_p99"])
+        figure = found.metric("itl_p50")
+        assert {figure.base, figure.candidate} >= {0.0}
+        assert (figure.verdict, figure.effect) == (verdict, None)
+        assert f"ITL p50 ({said})" in sentence(found)
+        assert "  0 ms" in screen(found)
+    again = compare([held, held], [held, held]).metric("itl_p50")
+    assert (again.verdict, again.base, again.candidate, again.ratio) == ("same", 0.0, 0.0, None)
+
+
 def test_goodput_is_compared_where_there_is_an_objective(tmp_path: Path) -> None:
     slo = "ttft<100ms"
     found = compare([_run(tmp_path, "A", 1, slo=slo)], [_run(tmp_path, "B", 1, slo=slo, ttft_slower=2.0)])
