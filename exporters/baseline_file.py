@@ -12,26 +12,64 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from exporters.blocks import MOST_BLOCKS, BlockCounts, Blocks
 from exporters.compare import Measurement
-from exporters.facts import Facts
+from exporters.facts import Facts, check
 from exporters.histogram import BUCKETS, pack_counts, unpack_counts
 from tailgate.exits import BadInput
-from tailgate.thresholds import COMPARED
+from tailgate.thresholds import COMPARED, LEVELS_COMPARED
 
 BASELINE_SCHEMA = "tailgate.baseline/2"
 _NEWEST = 2
 _MOST_CLASSES = 16
-_SCHEMA = re.compile(r"tailgate\.baseline/(\d{1,4})")
+_SCHEMA = re.compile(r"tailgate\.baseline/([1-9]\d{0,3})")
 _KEPT = (
     "started_utc", "suite_version", "label", "workload", "model", "seed", "seed_drawn", "arrival", "users", "slo",
     "clock", "engine", "simulated", "launch", "bodies_sha256", "salt", "command", "imported_from",
 )  # fmt: skip
 _SUMMARY = ("valid", "quality", "window", "requests", "throughput", "tokens", "metrics")
+
+
+class _Blocks(msgspec.Struct):
+    seconds: Annotated[float, msgspec.Meta(gt=0)]
+    sent: list[float]
+    failed: list[float]
+    tokens: list[float]
+    good: list[float] | None
+    latencies: dict[str, str]
+    exact: dict[str, dict[str, float | None]]
+
+
+class _Window(msgspec.Struct):
+    seconds: float
+
+
+class _Requests(msgspec.Struct):
+    sent: int
+    ok: int
+    failed: int
+
+
+class _Summarised(msgspec.Struct):
+    valid: bool
+    quality: dict[str, Any]
+    window: _Window
+    requests: _Requests
+    throughput: dict[str, float]
+    metrics: dict[str, dict[str, Any]]
+
+
+class _Kept(msgspec.Struct):
+    """The types of one run, as far as it is computed with."""
+
+    meta: dict[str, Any]
+    summary: _Summarised
+    blocks: _Blocks
 
 
 def packed(name: str, runs: Sequence[Measurement]) -> dict[str, Any]:
@@ -46,7 +84,7 @@ def unpacked(content: Mapping[str, Any], path: Path) -> list[Measurement]:
     if not found:
         raise BadInput(f"{path}: no baseline (schema {schema!r:.60})", "save one with --save-baseline or baseline save")
     version = int(found[1])
-    if not 1 <= version <= _NEWEST:
+    if version > _NEWEST:
         raise BadInput(
             f"{path}: schema {schema} is newer than this suite, which reads up to {BASELINE_SCHEMA}", _UPDATE
         )
@@ -115,30 +153,32 @@ def _from_1(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(kept: Mapping[str, Any]) -> Measurement:
-    blocks = kept["blocks"]
-    count = len(blocks["sent"])
-    if not 1 <= count <= MOST_BLOCKS or {len(blocks[key]) for key in ("failed", "tokens")} != {count}:
+    typed = msgspec.convert(kept, _Kept)
+    check(typed.meta, "meta", "save it anew")
+    blocks = typed.blocks
+    count = len(blocks.sent)
+    rows = [blocks.failed, blocks.tokens, *([] if blocks.good is None else [blocks.good])]
+    if not 1 <= count <= MOST_BLOCKS or {len(row) for row in rows} != {count}:
         raise ValueError(f"{count} blocks")
     latencies = {}
-    for metric, text in blocks["latencies"].items():
-        table = unpack_counts(text, count * BUCKETS).reshape(count, BUCKETS)
+    for metric in COMPARED:
+        table = unpack_counts(blocks.latencies[metric], count * BUCKETS).reshape(count, BUCKETS)
         held = np.flatnonzero(table.any(axis=0)).astype(np.int64)
         latencies[metric] = BlockCounts(held, np.ascontiguousarray(table[:, held]))
     exact = {
-        metric: {float(q): float("nan") if v is None else float(v) for q, v in found.items()}
-        for metric, found in blocks["exact"].items()
+        metric: {q: float("nan") if (v := blocks.exact[metric][str(q)]) is None else v for q in LEVELS_COMPARED.values()}
+        for metric in COMPARED
     }
-    good = blocks["good"]
     return Measurement(
-        Facts(kept["meta"]),
+        Facts(typed.meta),
         kept["summary"],
         Blocks(
-            block_s=float(blocks["seconds"]),
+            block_s=blocks.seconds,
             latencies=latencies,
             exact=exact,
-            sent=np.array(blocks["sent"], dtype=float),
-            failed=np.array(blocks["failed"], dtype=float),
-            tokens=np.array(blocks["tokens"], dtype=float),
-            good=None if good is None else np.array(good, dtype=float),
+            sent=np.array(blocks.sent, dtype=float),
+            failed=np.array(blocks.failed, dtype=float),
+            tokens=np.array(blocks.tokens, dtype=float),
+            good=None if blocks.good is None else np.array(blocks.good, dtype=float),
         ),
     )

@@ -15,13 +15,77 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+
+from exporters.quality import WorkerHealth
+from tailgate.exits import BadInput
 
 RUN_SCHEMA = "tailgate.run/1"
+_NEWEST = 1
+_SCHEMA = re.compile(r"tailgate\.run/([1-9]\d{0,3})")
+_Instant = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Settings = dict[str, Any]
+
+
+class _Window(msgspec.Struct):
+    start_ns: _Instant | None = None
+    end_ns: _Instant | None = None
+
+
+class _Arrival(msgspec.Struct):
+    kind: str | None = None
+    rate: float | None = None
+    burstiness: float | None = None
+
+
+class _Schedule(msgspec.Struct):
+    due_in_window: int | None = None
+
+
+class _PrefixCache(msgspec.Struct):
+    queried_tokens: float | None = None
+    hit_tokens: float | None = None
+    designed_share: float | None = None
+
+
+class _Launch(msgspec.Struct):
+    args: _Settings | None = None
+    effective: _Settings | None = None
+
+
+class _Read(msgspec.Struct):
+    """The types of what is computed with; the rest of `run.json` is only shown, whatever it is."""
+
+    window: _Window | None = None
+    arrival: _Arrival | str | None = None
+    schedule: _Schedule | None = None
+    prefix_cache: _PrefixCache | None = None
+    launch: _Launch | None = None
+    workers: dict[str, WorkerHealth] | None = None
+
+
+def check(meta: Mapping[str, Any], where: str, mend: str) -> None:
+    """Raises `BadInput` where `meta`, which stands in `where`, is of a newer suite or holds what no suite wrote."""
+    schema = meta.get("schema", RUN_SCHEMA)
+    found = _SCHEMA.fullmatch(str(schema))
+    if not found:
+        raise BadInput(f"{where}: no run's (schema {schema!r:.60})", mend)
+    if int(found[1]) > _NEWEST:
+        raise BadInput(
+            f"{where}: schema {schema} is newer than this suite, which reads up to {RUN_SCHEMA}", "update the suite"
+        )
+    try:
+        msgspec.convert(meta, _Read, strict=False)
+    except msgspec.ValidationError as error:
+        problem, _, key = str(error).partition(" - at `$.")
+        raise BadInput(f"{where}: {key.rstrip('`')}: {problem[:1].lower()}{problem[1:]}", mend) from None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from exporters.columns import Columns
-from exporters.facts import Facts, Window
+from exporters.facts import Facts, Window, check
 from exporters.record import decode_records
 from exporters.summary import summarise
 from tailgate.exits import BadInput
@@ -40,6 +40,7 @@ class Run:
         """The run in `directory`. Raises `BadInput` where there is none or `run.json` is broken."""
         path = Path(directory)
         meta = read_json(path / RUN, "a run directory holds run.json and requests.jsonl")
+        check(meta, str(path / RUN), "mend it, or measure anew")
         unreadable: list[int] = []
         mend = f"make it from the journals with: python -m exporters recover {path}"
         try:

@@ -50,7 +50,7 @@ def _result(run: Run) -> dict[str, Any]:
     c, summary, facts = run.columns, run.summary, run.facts
     chosen = np.flatnonzero(c.in_window & (c.outcome != 2))
     ttft, e2e = c.per_request("ttft_s"), c.per_request("e2e_s")
-    seconds = summary["window"]["seconds"]
+    seconds = run.window.seconds
     requests, tokens = summary["requests"], summary["tokens"]
     result: dict[str, Any] = {
         "date": datetime.fromtimestamp(run.window.start_ns * 1e-9, UTC).strftime("%Y%m%d-%H%M%S"),

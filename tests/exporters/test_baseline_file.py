@@ -46,7 +46,8 @@ def test_a_file_of_the_older_schema_is_read_correctly(tmp_path: Path) -> None:
         ),
         ({"schema": "tailgate.summary/1"}, "no baseline (schema 'tailgate.summary/1'); save one with"),
         ({"schema": None}, "no baseline (schema None)"),
-        ({"runs": [{}]}, "damaged baseline (KeyError: 'blocks'); save it anew"),
+        ({"schema": "tailgate.baseline/0"}, "no baseline (schema 'tailgate.baseline/0')"),
+        ({"runs": [{}]}, "damaged baseline (ValidationError: Object missing required field `meta`); save it anew"),
         ({"runs": []}, "damaged baseline (no run in it)"),
         ({"runs": 5}, "damaged baseline (TypeError: "),
     ],
@@ -59,6 +60,28 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path, change: dict
     assert str(caught.value).startswith(f"{path}: {said}")
     assert "\n" not in str(caught.value)
     assert baseline.listing(tmp_path)[0]["problem"] == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("meta", "arrival", {"kind": "poisson", "rate": "x"}),
+        ("summary", "valid", "perhaps"),
+        ("summary", "metrics", "x"),
+        ("summary", "requests", {}),
+        ("blocks", "seconds", 0),
+        ("blocks", "good", [1.0]),
+        ("blocks", "latencies", {}),
+        ("blocks", "exact", {}),
+    ],
+)
+def test_whatever_part_was_edited_badly_is_told_on_reading(tmp_path: Path, part: str, key: str, value: object) -> None:
+    path = baseline.save([store(tmp_path / "r", queueing_records(1))], "b", tmp_path)
+    content = json.loads(path.read_text())
+    content["runs"][0][part][key] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=r"b.json: damaged baseline \(.*\); save it anew$"):
+        baseline.load(path)
 
 
 @pytest.mark.parametrize("damage", ["cut", "swapped"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,40 @@ def test_a_file_that_holds_no_requests_is_one_line(
     assert err.startswith(f"exporters: {run.path}/requests.jsonl: {said}")
     assert err.endswith(f"; make it from the journals with: python -m exporters recover {run.path}\n")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": "tailgate.run/2"}, "schema tailgate.run/2 is newer than this suite, which reads up to tailgate.run/1; "),
+        ({"schema": "tailgate.summary/1"}, "no run's (schema 'tailgate.summary/1'); "),
+        ({"window": {"start_ns": "x", "end_ns": 5}}, "window.start_ns: expected `int | null`, got `str`; "),
+        ({"window": {"start_ns": 0, "end_ns": 10**30}}, "window.end_ns: expected "),
+        ({"arrival": {"kind": "poisson", "rate": "fast"}}, "arrival.rate: expected `float | null`, got `str`; "),
+        ({"schedule": {"due_in_window": []}}, "schedule.due_in_window: expected `int | null`, got `array`; "),
+        ({"prefix_cache": {"queried_tokens": "x"}}, "prefix_cache.queried_tokens: expected `float | null`, got `str`; "),
+        ({"launch": {"args": 5}}, "launch.args: expected `object | null`, got `int`; "),
+        ({"workers": {"w0": {"cores": "x"}}}, "workers[...].cores: expected `int | null`, got `str`; "),
+    ],
+)  # fmt: skip
+def test_a_run_json_that_no_suite_of_today_wrote_is_one_line(
+    tmp_path: Path, change: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = store(tmp_path / "run", queueing_records(1, seconds=5), seconds=5.0).path
+    meta = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(meta | change))
+    for words in (("summary", path), ("compare", path, path), ("report", path, "-o", tmp_path / "r.html")):
+        assert _call(*words) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"exporters: {path}/run.json: {said}"), err
+        assert err.count("\n") == 1
+
+
+def test_a_run_of_no_time_at_all_can_be_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = store(tmp_path / "run", [], seconds=0.0)
+    for kind in ("vllm-bench", "vllm-sweep", "csv"):
+        assert _call("convert", run.path, "--to", kind) == 0
+    assert '"request_throughput": 0.0' in capsys.readouterr().out
 
 
 def _mends(tmp_path: Path, records: list[Any], workers: dict[str, Any]) -> str:
