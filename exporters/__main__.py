@@ -162,6 +162,8 @@ def _report(arguments: argparse.Namespace) -> int:
     from exporters.report import write_markdown, write_report
 
     gate = parse_gate(arguments.gate) if arguments.gate is not None else None
+    if arguments.output.suffix not in ("", ".html", ".htm", ".md"):
+        raise BadInput(f"-o {arguments.output}: a report is HTML or Markdown", "end the name in .html or .md")
     write = write_markdown if arguments.output.suffix == ".md" else write_report
     if len(arguments.runs) == 1 and not (arguments.base or arguments.candidate):
         runs = [Run.load(name) for name in arguments.runs[0].split(",")]
@@ -297,7 +299,9 @@ def _load(name: str) -> list[Any]:
     stored = baseline.find(name)
     if stored is not None:
         return list(baseline.load(stored))
-    return [Run.load(name)]
+    raise BadInput(
+        f"'{name}' is neither a run directory nor a baseline in {baseline.DIRECTORY}", baseline.known_instead(name)
+    )
 
 
 def _share(text: str) -> float:

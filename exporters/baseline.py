@@ -57,6 +57,13 @@ def find(name: str, directory: Path = DIRECTORY) -> Path | None:
     return next((p for p in (Path(name), directory / f"{name}.json") if p.is_file()), None)
 
 
+def known_instead(name: str, directory: Path = DIRECTORY) -> str:
+    """What whoever asked for a baseline that is not there may have meant."""
+    known = sorted(path.stem for path in directory.glob("*.json"))
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}" if known else "there are none yet"
+
+
 def listing(directory: Path = DIRECTORY) -> list[dict[str, Any]]:
     """What is kept in `directory`, by name."""
     found: list[dict[str, Any]] = []
@@ -101,12 +108,7 @@ def described(name: str, directory: Path = DIRECTORY) -> list[dict[str, Any]]:
     """What a baseline holds, one mapping a run. Raises `BadInput` where there is none of that name."""
     path = find(name, directory)
     if path is None:
-        known = [str(kept["name"]) for kept in listing(directory)]
-        close = difflib.get_close_matches(name, known, n=1)
-        mend = (
-            f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}" if known else "there are none yet"
-        )
-        raise BadInput(f"no baseline '{name}' in {directory}", mend)
+        raise BadInput(f"no baseline '{name}' in {directory}", known_instead(name, directory))
     return [{"meta": dict(run.facts.meta), **run.summary} for run in load(path)]
 
 

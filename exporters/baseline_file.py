@@ -166,7 +166,9 @@ def _unpacked(kept: Mapping[str, Any]) -> Measurement:
         held = np.flatnonzero(table.any(axis=0)).astype(np.int64)
         latencies[metric] = BlockCounts(held, np.ascontiguousarray(table[:, held]))
     exact = {
-        metric: {q: float("nan") if (v := blocks.exact[metric][str(q)]) is None else v for q in LEVELS_COMPARED.values()}
+        metric: {
+            q: float("nan") if (v := blocks.exact[metric][str(q)]) is None else v for q in LEVELS_COMPARED.values()
+        }
         for metric in COMPARED
     }
     return Measurement(

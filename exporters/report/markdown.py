@@ -36,7 +36,7 @@ def markdown(
                 lines += [_SIMULATED, ""]
             lines += _one(run)
         if gate:
-            lines += ["", *_thresholds(decisions_alone(gate, runs)), ""]
+            lines += [*_thresholds(decisions_alone(gate, runs)), ""]
         return "\n".join([*lines, *_classes(runs), *_commands(runs), ""])
     lines = [f"## {comparison.verdict.capitalize()}", "", _safe(wording.sentence(comparison)), ""]
     if comparison.simulated:
@@ -109,7 +109,7 @@ def _one(run: Run) -> list[str]:
             tails = ["too few" if found[level] is None else wording.milliseconds(found[level]) for level in LEVELS]
             ends = [wording.milliseconds(found[key]) for key in ("mean", "max")]
             lines.append(f"| {' | '.join([TITLES[name], str(found['count']), ends[0], *tails, ends[1]])} |")
-    return [*lines, "", _measured(run)]
+    return [*lines, "", _measured(run), ""]
 
 
 def _measured(run: Run) -> str:

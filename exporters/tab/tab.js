@@ -66,12 +66,12 @@ function make(name, text, kind) {
 }
 
 const count = (value) => value.toLocaleString("en-US");
-const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(share * 100).toFixed(digits)} %`);
+const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(share * 100).toFixed(digits)}\u00a0%`);
 const figure = (value) => (value >= 1000 ? count(Math.round(value)) : String(Number(value.toPrecision(4))));
 
 function change(value, base) {
   const ratio = value / base;
-  return ratio >= 2 ? `× ${ratio.toFixed(2)}` : `${ratio >= 1 ? "+" : "−"}${Math.abs((ratio - 1) * 100).toFixed(1)} %`;
+  return ratio >= 2 ? `× ${ratio.toFixed(2)}` : `${ratio >= 1 ? "+" : "−"}${Math.abs((ratio - 1) * 100).toFixed(1)}\u00a0%`;
 }
 
 class TailLatency extends HTMLElement {
@@ -166,7 +166,8 @@ class TailLatency extends HTMLElement {
     shown.hidden = !verdict;
     if (verdict) {
       shown.dataset.word = verdict.word;
-      shown.replaceChildren(make("strong", `Against the baseline: ${verdict.word}. `), verdict.sentence);
+      const refused = verdict.word === "not comparable";
+      shown.replaceChildren(make("strong", refused ? "Against the baseline: " : `Against the baseline: ${verdict.word}. `), verdict.sentence);
     }
   }
 

@@ -80,6 +80,8 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
         "nowhere/run.json: No such file or directory; a run directory holds run.json and requests.jsonl",
     ),
     (("compare", "nowhere"), "expected BASE and RUN, got 1 of them; repeats go with commas, or --base … --run …"),
+    (("compare", "nowhere", "{a}"), "'nowhere' is neither a run directory nor a baseline in baselines; "),
+    (("report", "{a}", "-o", "x.pdf"), "-o x.pdf: a report is HTML or Markdown; end the name in .html or .md"),
     (("compare", "--base", "x"), "name both sides one way; BASE RUN, or --base RUN… --run RUN…"),
     (("recover", "nowhere"), "nowhere: neither requests.jsonl nor journals; name a run directory"),
     (("import", "pyproject.toml"), "pyproject.toml: not valid JSON"),

@@ -63,17 +63,17 @@ def test_a_file_that_holds_no_requests_is_one_line(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": "tailgate.run/2"}, "schema tailgate.run/2 is newer than this suite, which reads up to tailgate.run/1; "),
+        ({"schema": "tailgate.run/2"}, "schema tailgate.run/2 is newer than this suite, "),
         ({"schema": "tailgate.summary/1"}, "no run's (schema 'tailgate.summary/1'); "),
         ({"window": {"start_ns": "x", "end_ns": 5}}, "window.start_ns: expected `int | null`, got `str`; "),
         ({"window": {"start_ns": 0, "end_ns": 10**30}}, "window.end_ns: expected "),
         ({"arrival": {"kind": "poisson", "rate": "fast"}}, "arrival.rate: expected `float | null`, got `str`; "),
         ({"schedule": {"due_in_window": []}}, "schedule.due_in_window: expected `int | null`, got `array`; "),
-        ({"prefix_cache": {"queried_tokens": "x"}}, "prefix_cache.queried_tokens: expected `float | null`, got `str`; "),
+        ({"prefix_cache": {"queried_tokens": "x"}}, "prefix_cache.queried_tokens: expected `float"),
         ({"launch": {"args": 5}}, "launch.args: expected `object | null`, got `int`; "),
         ({"workers": {"w0": {"cores": "x"}}}, "workers[...].cores: expected `int | null`, got `str`; "),
     ],
-)  # fmt: skip
+)
 def test_a_run_json_that_no_suite_of_today_wrote_is_one_line(
     tmp_path: Path, change: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
