@@ -184,6 +184,7 @@ class _Head:
         self._admission = Admission()
         self._shown: list[str] = []
         self._run_time_s = self._take_run_time()
+        self._waiting = self._take_longest_wait()
         if isinstance(runner, MasterRunner):
             self._leader.fleet = Distributed(environment, runner, self._leader.take)
         else:
@@ -226,7 +227,23 @@ class _Head:
         run_time_s, options.run_time = float(options.run_time), None
         return run_time_s
 
+    def _take_longest_wait(self) -> gevent.Greenlet | None:
+        """Takes --expect-workers-max-wait out of Locust's hands, which would end as if requests had failed."""
+        options: Any = self._environment.parsed_options
+        if not getattr(options, "headless", False) or not getattr(options, "expect_workers_max_wait", 0):
+            return None
+        longest_s, options.expect_workers_max_wait = options.expect_workers_max_wait, 0
+
+        def give_up() -> None:
+            joined = len(self._runner.clients.ready) if isinstance(self._runner, MasterRunner) else 0
+            problem = f"{joined} of {options.expect_workers} workers had joined after {longest_s} s"
+            self._refuse(BadInput(problem, "start the others, or name as many as there are with --expect-workers"))
+
+        return gevent.spawn_later(longest_s, give_up)
+
     def _begin(self, **_: Any) -> None:
+        if self._waiting is not None:
+            self._waiting.kill(block=False)
         run_time_s, self._run_time_s = self._run_time_s, None
         options: Any = self._environment.parsed_options
         if run_time_s is not None:

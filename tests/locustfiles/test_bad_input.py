@@ -165,6 +165,21 @@ def test_a_server_that_is_down_dismisses_the_workers(tmp_path: Path) -> None:
         assert end(worker, tmp_path, timeout_s=10).code == 0
 
 
+def test_workers_that_do_not_come_end_the_wait_and_those_that_came(server: Running, tmp_path: Path) -> None:
+    port = free_port()
+    master = start(
+        *("-f", "locustfiles/chat.py", "--headless", "-t", "9s", "-H", server.url, "--master-bind-port", port),
+        *("--master", "--expect-workers", 2, "--expect-workers-max-wait", 6),
+    )
+    worker = start("-f", "locustfiles/chat.py", "--worker", "--master-port", port)
+    ended = end(master, tmp_path)
+    assert ended.code == 2
+    said = "locust: 1 of 2 workers had joined after 6 s; start the others, or name as many as there are with"
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+    assert end(worker, tmp_path, timeout_s=10).code == 0
+
+
 def test_what_only_a_worker_lacks_ends_the_run_too(server: Running, tmp_path: Path) -> None:
     port = free_port()
     trace = tmp_path / "here" / "trace.csv"
