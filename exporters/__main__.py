@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -225,6 +226,9 @@ def _convert(arguments: argparse.Namespace) -> int:
         if output is None:
             sys.stdout.write(text)
             return Exit.GOOD
+        # What is plotted is a folder, of this tool's own making.
+        with contextlib.suppress(OSError):
+            output.parent.mkdir(parents=True, exist_ok=True)
         _write(output, text, "-o")
         print(_json({"file": str(output)}) if arguments.json else f"wrote {output}")
         return Exit.GOOD

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from exporters.__main__ import main
 from exporters.compare import compare
 from exporters.formats import vllm_bench
 from exporters.tables import summary_text
@@ -100,8 +101,8 @@ def test_an_import_can_be_a_baseline(tmp_path: Path) -> None:
 
 def test_a_sweeps_summary_is_what_vllms_plots_read(tmp_path: Path) -> None:
     run = store(tmp_path / "a", queueing_records(1, seconds=10), seconds=10.0)
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "summary.json").write_text(vllm_bench.dump_sweep([run]))
+    path = tmp_path / "sweep" / "summary.json"
+    assert main(["convert", str(run.path), "--to", "vllm-sweep", "-o", str(path)]) == 0, "the folder is made"
     row = json.loads((tmp_path / "sweep" / "summary.json").read_text())[0]
     assert (row["max_num_seqs"], row["run_number"], row["completed"]) == (256, 0, run.summary["requests"]["ok"])
     assert row["p99_ttft_ms"] > row["median_ttft_ms"] > 0

@@ -45,6 +45,22 @@ def test_what_locust_refuses_is_said_in_its_own_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "the load test was ended by signal 9; its log is"),
+        ("raise OSError('the disk is full')", "the load test did not run: OSError: the disk is full; its log is"),
+    ],
+)
+def test_a_locust_that_ends_without_a_summary_has_run_no_load_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, said: str
+) -> None:
+    (tmp_path / "locust.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(BadInput, match=said):
+        run(CLOSED, "http://h:1", "base", tmp_path / "1-A1", logs=tmp_path / "logs", env={}, tick=lambda elapsed: None)
+
+
 def test_the_shells_own_locust_variables_do_not_reach_a_leg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LOCUST_WORKLOAD", "no-such"), ("LOCUST_ARRIVAL", "frob"), ("LOCUST_USERS", "77")):
         monkeypatch.setenv(name, value)

@@ -86,7 +86,11 @@ def run(
                 raise BadInput(f"Locust had not ended after {waited:.0f} s", f"see its log {master_log}")
             tick(waited)
             time.sleep(0.1)
-    if status not in (Exit.GOOD, Exit.REQUESTS_FAILED, Exit.REGRESSION, Exit.NOT_VALID):
+    if status < 0:
+        raise BadInput(f"the load test was ended by signal {-status}", f"its log is {master_log}")
+    # A crash of Locust's own ends as failed requests do; only a summary tells them apart.
+    ran = status in (Exit.GOOD, Exit.REQUESTS_FAILED, Exit.REGRESSION, Exit.NOT_VALID)
+    if not ran or not (results / "summary.json").is_file():
         last = next(iter(master.tail(1)), f"exit status {status}")
         raise BadInput(f"the load test did not run: {last.removeprefix('locust: ')}", f"its log is {master_log}")
     return Exit(status)
