@@ -49,8 +49,14 @@ def remarks(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list
     launches = [{_shown(_engine_launched(run.facts)) for run in side if run.facts.launch} for side in (base, candidate)]
     if len(launches[0]) == 1 and launches[0] == launches[1]:
         found.append("both sides ran one and the same launch config: whatever differs is chance")
+    ids = [
+        {str(run.facts.meta["run_id"]) for run in side if run.facts.meta.get("run_id")} for side in (base, candidate)
+    ]
+    if ids[0] & ids[1]:
+        found.append("the same run stands on both sides: what is compared with itself cannot differ")
     seeds = [sorted(_shown(run.facts.seed) for run in side) for side in (base, candidate)]
-    if seeds[0] != seeds[1]:
+    imported = any(run.facts.meta.get("imported_from") for run in (*base, *candidate))
+    if seeds[0] != seeds[1] and not imported:
         found.append(
             "the sides sent other requests of the same kind, since their seeds differ; one --seed for both tells "
             "smaller differences apart"

@@ -239,7 +239,7 @@ RULES: tuple[Rule, ...] = (
         lambda m: float(m.ok),
         20,
         ANY_CLOCK,
-        "only {found:.0f} requests succeeded inside the window (at least {limit:.0f} are needed for a median)",
+        "requests that succeeded inside the window: {found:.0f} (at least {limit:.0f} are needed for a median)",
         lambda m: m.relief if m.failed_share > 0.5 else "run longer, or send more",
         floor=True,
     ),

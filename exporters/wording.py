@@ -41,6 +41,11 @@ def milliseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
+def counted(number: int, what: str) -> str:
+    """'1 request', '2,000 requests'."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def change(figure: MetricComparison) -> str:
     """The difference as people say it: '-38.2 %', or 'points' for a share."""
     if figure.ratio is None:

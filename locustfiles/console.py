@@ -8,6 +8,7 @@ from typing import Any
 
 from exporters.run import REPORT
 from exporters.tables import said_of_answers, said_of_prompts, said_of_sending
+from exporters.wording import counted
 
 _SHOWN = (
     ("TTFT", "ttft_s"),
@@ -37,7 +38,7 @@ def summary_lines(summary: Mapping[str, Any], meta: Mapping[str, Any], directory
         "",
         f"Tailgate: {meta['workload']['name']} on {meta['model']} ({name})"
         + (" - SIMULATED: no real hardware was measured" if summary["simulated"] else ""),
-        f"{requests['sent']} requests sent in {window['seconds']:.1f} s: {counts}; {rate}",
+        f"{counted(requests['sent'], 'request')} sent in {window['seconds']:.1f} s: {counts}; {rate}",
         "",
         f"{'ms':<20}" + "".join(f"{title:>{_WIDTH}}" for title in ("count", *_QUANTILES, "max")),
     ]

@@ -51,7 +51,7 @@ def _finding(rule: Rule, figures: Mapping[str, float], sources: Mapping[str, str
         if name in figures and name not in used:
             evidence.append(f"{KNOWN[name]} is {shown(name, figures[name])}")
             used.append(name)
-    if rule.id == "client-bound":
+    if rule.id == "not-valid":
         evidence += run.summary["quality"]["reasons"]
     trials = [
         {

@@ -28,7 +28,7 @@ def sentence(run: Run) -> str:
     requests, throughput = summary["requests"], summary["throughput"]
     outcome = [f"{requests[kind]:,} {kind}" for kind in ("failed", "cancelled") if requests[kind]]
     said = [
-        f"{requests['sent']:,} requests sent in {summary['window']['seconds']:.1f} s, "
+        f"{wording.counted(requests['sent'], 'request')} sent in {summary['window']['seconds']:.1f} s, "
         + (", ".join([f"{requests['ok']:,} ok", *outcome]) if outcome else "all answered")
         + f"; {throughput['output_tokens_per_s']:,.4g} output tokens/s."
     ]

@@ -110,6 +110,7 @@ def distribution_plot(curves: Sequence[Curve], metric: str, name: str) -> str | 
             axes.stairs(np.where(share > 0, share, np.nan), edges, color=colour, linewidth=1.3)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.set_ylim(top=min(axes.get_ylim()[1], 1.2))
         latency_ticks(axes.xaxis, float(edges[0]), float(edges[-1]))
         axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 3)))
         axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
@@ -134,7 +135,9 @@ def time_plot(curves: Sequence[Curve]) -> str | None:
         panels = np.atleast_1d(figure.subplots(len(rows), 1, sharex=True))
         for panel, (title, read, is_share) in zip(panels, rows, strict=True):
             for run, colour in runs:
-                panel.plot(*read(run), color=colour, linewidth=1.2, alpha=0.85)
+                at_s, values = read(run)
+                # Of a single point no line is drawn.
+                panel.plot(at_s, values, "." if at_s.size == 1 else "-", color=colour, linewidth=1.2, alpha=0.85)
             panel.set_title(title)
             panel.set_ylim(bottom=0, top=1.02 if is_share and panel.get_ylim()[1] > 0.5 else None)
             if is_share:

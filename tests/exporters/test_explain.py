@@ -41,7 +41,7 @@ CALM = {
     "prefix_hit_share": 0.3,
 }
 SPEAKS: dict[str, dict[str, float]] = {
-    "client-bound": {"client_reasons": 1},
+    "not-valid": {"client_reasons": 1},
     "refused": {"rejected_share": 0.02},
     "overload": {"waiting_growth": 20, "waiting_share": 1.0, "ttft_p95_s": 9.0},
     "preemptions": {"preemptions_per_request": 0.05},
@@ -78,7 +78,7 @@ def test_a_rule_speaks_where_its_case_is_and_alone(rule: str, a_run: Run, monkey
     assert found[rule].trials or found[rule].advice, "a finding says what to do"
 
 
-@pytest.mark.parametrize("rule", [rule for rule in SPEAKS if rule != "client-bound"])
+@pytest.mark.parametrize("rule", [rule for rule in SPEAKS if rule != "not-valid"])
 def test_a_figure_that_is_not_told_makes_no_finding(rule: str, a_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SPEAKS[rule]:
         without = {k: v for k, v in (CALM | SPEAKS[rule]).items() if k != name}

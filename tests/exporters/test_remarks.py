@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from exporters import baseline
 from exporters.compare import compare
+from exporters.formats import vllm_bench
 from exporters.report import write_markdown, write_report
 from tests.support.runs import queueing_records, store
 
@@ -14,6 +16,7 @@ OTHER_SEEDS = (
     "the sides sent other requests of the same kind, since their seeds differ; one --seed for both tells smaller "
     "differences apart"
 )
+ITSELF = "the same run stands on both sides: what is compared with itself cannot differ"
 OTHER_OBJECTIVES = "goodput is left out: the runs were held to different objectives"
 
 
@@ -34,6 +37,22 @@ def test_seeds_that_nobody_asked_for_may_differ(tmp_path: Path) -> None:
     found = compare([base], [other])
     assert not found.refused
     assert found.notes == [OTHER_SEEDS]
+
+
+def test_a_run_beside_itself_is_told_even_from_its_baseline(tmp_path: Path) -> None:
+    run = store(tmp_path / "a", queueing_records(1), launch=None, run_id="5c1f")
+    kept = baseline.load(baseline.save([run], "kept", tmp_path))
+    for base in ([run], kept):
+        assert compare(base, [run]).notes == [ITSELF]
+    assert compare([run], [store(tmp_path / "b", queueing_records(1), launch=None, run_id="77aa")]).notes == []
+
+
+def test_nothing_is_said_of_seeds_that_an_import_does_not_tell(tmp_path: Path) -> None:
+    run = store(tmp_path / "a", queueing_records(1), arrival={"kind": "closed"})
+    (tmp_path / "bench.json").write_text(vllm_bench.dump(run))
+    notes = compare(baseline.load(tmp_path / "bench.json"), [run]).notes
+    assert OTHER_SEEDS not in notes
+    assert any("import from vllm bench serve" in note for note in notes)
 
 
 def test_repeats_hold_the_same_seeds_in_any_order(tmp_path: Path) -> None:

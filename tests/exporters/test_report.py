@@ -18,6 +18,7 @@ from exporters.run_store import Run, append_engine_sample
 from exporters.wording import milliseconds, title
 from tailgate.exits import BadInput, Exit
 from tailgate.thresholds import parse_gate
+from tests.support.browser import chromium, resize
 from tests.support.runs import START_NS, failed, queueing_records, store
 
 HOSTILE = "<script>alert('$x_1$')</script>\"|`&"
@@ -141,12 +142,37 @@ def test_one_run_makes_a_report_too(tmp_path: Path) -> None:
     assert "| TTFT | 600 |" in (tmp_path / "report.md").read_text()
 
 
+def test_one_request_is_one_and_no_share_is_beyond_the_whole(tmp_path: Path) -> None:
+    run = store(tmp_path / "one", queueing_records(1, seconds=0.06), seconds=0.06)
+    append_engine_sample(run.path, {"time_ns": START_NS + 30_000_000, "running": 1, "waiting": 0})
+    write_report(tmp_path / "report.html", [Run.load(run.path)])
+    page = (tmp_path / "report.html").read_text()
+    assert "1 request sent in" in _Page(page).text
+    assert "100 %" in page
+    assert not re.search(r"\b[2-9]00 %|\b1000 %", page)
+
+
+def test_a_page_of_paper_holds_it_and_its_labels_stand_apart(tmp_path: Path) -> None:
+    engine = {"name": "tailgate-simulated-of-a-long-name", "version": "0.32.0", "simulated": True}
+    runs = [store(tmp_path / name, queueing_records(i), engine=engine, label=name) for i, name in enumerate("ab")]
+    write_report(tmp_path / "report.html", runs[:1], runs[1:], compare(runs[:1], runs[1:]))
+    with chromium(tmp_path) as browser:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        resize(browser, 703, 1000)  # A4 within the page's margins, at 96 dots an inch
+        browser.get(f"file://{tmp_path}/report.html")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 703
+        wide = (
+            "return [...document.querySelectorAll('th.scale span')].filter(s => s.scrollWidth > s.clientWidth).length"
+        )
+        assert browser.execute_script(wide) == 0
+
+
 def test_an_empty_and_an_invalid_run_are_reported_as_such(tmp_path: Path) -> None:
     run = store(tmp_path / "none", [])
     write_report(tmp_path / "report.html", [run])
     text = _Page((tmp_path / "report.html").read_text()).text
     assert "(none) is not valid:" in text
-    assert "only 0 requests succeeded" in text
+    assert "requests that succeeded inside the window: 0 " in text
     assert "No request succeeded inside the window." in text
 
 
