@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,42 @@ from exporters.record import RequestRecord, decode_records, encode_record, encod
 from exporters.run import ENGINE, JOURNALS, REQUESTS, RUN, SUMMARY, Run, read_json
 from tailgate.exits import BadInput
 
-__all__ = ["Journal", "Run", "RunStore", "append_engine_sample", "recover", "replace_file"]
+logger = logging.getLogger(__name__)
+
+__all__ = ["AppendedFile", "Journal", "Run", "RunStore", "append_engine_sample", "recover", "replace_file"]
+
+
+class AppendedFile:
+    """A file that only grows. Where it cannot any more (a full disk), `fault` says why, and nothing further is written:
+    whoever measures goes on, and decides what that means."""
+
+    def __init__(self, path: Path) -> None:
+        self.fault: str | None = None
+        self._path = path
+        # A last line torn by a crash is ended first, so that it cannot swallow the next one.
+        self._file = path.open("ab+")
+        if self._file.tell():
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+
+    def write(self, lines: bytes) -> None:
+        """Appends; the lines are with the operating system when this returns, unless `fault` is set."""
+        if self.fault is None:
+            try:
+                self._file.write(lines)
+                self._file.flush()
+            except OSError as error:
+                self.fault = f"{self._path}: {error.strerror}"
+                logger.error("%s; nothing more is written to it", self.fault)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        # What could not be written before cannot now.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 class RunStore:
@@ -33,12 +69,12 @@ class RunStore:
         self.meta = meta
         self.earlier = earlier
         """Where a run that stood in `directory` before was moved to; say so to the user."""
-        self._requests = _open_for_append(directory / REQUESTS)
+        self._requests = AppendedFile(directory / REQUESTS)
         # Held until the file is closed or this process is gone, however it went: `recover` asks for it. Some network
         # file systems know no locks; a run is worth more than one.
         with contextlib.suppress(OSError):
             fcntl.flock(self._requests, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._engine = _open_for_append(directory / ENGINE)
+        self._engine = AppendedFile(directory / ENGINE)
 
     @classmethod
     def create(cls, directory: Path | str, meta: Mapping[str, Any]) -> RunStore:
@@ -55,19 +91,22 @@ class RunStore:
             ) from None
         return store
 
+    @property
+    def fault(self) -> str | None:
+        """Why records can no longer be written, where that is so."""
+        return self._requests.fault
+
     def append(self, records: Iterable[RequestRecord]) -> None:
-        """Appends finished requests; they are with the operating system when this returns."""
+        """Appends finished requests; with the operating system when this returns, unless there is a `fault`."""
         self.append_lines(encode_records(records))
 
     def append_lines(self, lines: bytes) -> None:
         """As `append`, of records that are encoded already."""
         self._requests.write(lines)
-        self._requests.flush()
 
     def append_engine(self, sample: Mapping[str, Any]) -> None:
         """Appends one sample of the engine; see `append_engine_sample` for its keys."""
         self._engine.write(msgspec.json.encode(sample) + b"\n")
-        self._engine.flush()
 
     def update_meta(self, **changes: Any) -> None:
         """Merges `changes` into run.json's top level and replaces the file."""
@@ -108,13 +147,12 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in worker)
         self.path = folder / f"journal-{safe}{_journal_ending(run_id)}"
-        self._file = _open_for_append(self.path)
+        self._file = AppendedFile(self.path)
 
     def append(self, record: RequestRecord) -> bytes:
-        """Writes one record, which survives this process, though not the machine; returns its line."""
+        """Writes one record, which survives this process, though not the machine, nor a full disk; returns its line."""
         line = encode_record(record)
         self._file.write(line)
-        self._file.flush()
         return line
 
     def close(self) -> None:
@@ -194,22 +232,16 @@ def _broken_off(meta: Mapping[str, Any], last_ns: int) -> dict[str, Any]:
 def replace_file(path: Path, content: bytes) -> None:
     """Puts `content` at `path` in one step: a reader, or a crash, finds the old file or the new one, never a part."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.replace(path)
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     replace_file(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-
-
-def _open_for_append(path: Path) -> BinaryIO:
-    """The file at its end; a last line torn by a crash is ended first, so that it cannot swallow the next one."""
-    file = path.open("ab+")
-    if file.tell():
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")
-    return file
 
 
 def _move_aside(path: Path) -> Path:

@@ -180,7 +180,7 @@ class _Head:
     def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner, web_ui: Any) -> None:
         self._environment = environment
         self._runner = runner
-        self._leader = Leader(environment, _key, self._all_done)
+        self._leader = Leader(environment, _key, self._over)
         self._admission = Admission()
         self._shown: list[str] = []
         self._run_time_s = self._take_run_time()
@@ -281,7 +281,7 @@ class _Head:
 
     def _finish(self, **_: Any) -> None:
         course = self._leader.finish()
-        if course is None or course.summary is None:
+        if course is None or not course.summary:
             return
         self._shown = console.summary_lines(course.summary, course.store.meta, course.store.directory)
         self._shown += course.thresholds
@@ -307,8 +307,8 @@ class _Head:
         for line in lines:
             print(line, flush=True)
 
-    def _all_done(self) -> None:
-        logger.info("all requests have been sent and answered")
+    def _over(self, why: str) -> None:
+        logger.info("%s", why)
         gevent.spawn(self._end_run, self._leader.course)
 
     def _end_run(self, course: Course | None) -> None:

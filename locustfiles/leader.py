@@ -70,6 +70,7 @@ class Course:
     cache: CacheCheck | None = None
     watcher: gevent.Greenlet | None = None
     ending: bool = False
+    broken: bool = False
     ended: Event = field(default_factory=Event)
     summary: dict[str, Any] | None = None
     finished: Event = field(default_factory=Event)
@@ -79,12 +80,12 @@ class Course:
 
 
 class Leader:
-    """Leads one run after the other; `on_all_done` is called when nobody has anything left to send."""
+    """Leads one run after the other; `on_over` is called, with the reason, when there is none to go on."""
 
-    def __init__(self, environment: Environment, key: ApiKey, on_all_done: Callable[[], None]) -> None:
+    def __init__(self, environment: Environment, key: ApiKey, on_over: Callable[[str], None]) -> None:
         self._environment = environment
         self._key = key
-        self._on_all_done = on_all_done
+        self._on_over = on_over
         self.fleet: Fleet
         self.metrics = MetricsPage()
         self.course: Course | None = None
@@ -154,12 +155,16 @@ class Leader:
         if course is None or report.run_id != course.run_id or course.summary is not None:
             return
         course.store.append_lines(report.lines)
+        if course.store.fault and not course.broken:
+            course.broken = True
+            if not course.ending:
+                self._on_over("the run ends here, for its records cannot be kept; free space, or name other --results")
         self.metrics.observe(report)
         known = course.workers.setdefault(report.worker, {})
         known.update({k: v for k, v in msgspec.to_builtins(report.health).items() if v is not None})
         course.sums[report.worker] = Sums(report.bodies_count, int(report.bodies_sum, 16), int(report.schedule_sum, 16))
         if report.done and not course.ending and self.fleet.all_done():
-            self._on_all_done()
+            self._on_over("all requests have been sent and answered")
 
     def _keep_engine(self, store: RunStore, sample: dict[str, Any]) -> None:
         store.append_engine(sample)
@@ -204,15 +209,15 @@ class Leader:
         for name, why in self.fleet.lost.items():
             course.workers.setdefault(name, {})["lost"] = why
             logger.error("%s", quality.lost_worker(name, why))
-        store.update_meta(
-            window={"start_ns": window_start, "end_ns": stop_ns},
-            workers=course.workers,
-            sent=sent_in_all(course.sums.values()),
-            master=self.fleet.strain.facts() if self.fleet.strain else None,
-            **self._kept(course, window_start, stop_ns),
-        )
-        summary = course.summary = store.finish()
         try:
+            store.update_meta(
+                window={"start_ns": window_start, "end_ns": stop_ns},
+                workers=course.workers,
+                sent=sent_in_all(course.sums.values()),
+                master=self.fleet.strain.facts() if self.fleet.strain else None,
+                **self._kept(course, window_start, stop_ns),
+            )
+            summary = course.summary = store.finish()
             course.codes = _codes(summary)
             self._judge(course)
             self.metrics.end(summary, course.comparison)
@@ -220,6 +225,11 @@ class Leader:
                 gate = course.settings.gate
                 report_file.write(store.directory, course.settings.baseline, gate.text if gate else None)
             thin(store.directory, course.settings.records.share)
+        except OSError as error:
+            mend = "free space, then run: python -m exporters recover"
+            logger.error("%s: %s; %s %s", error.filename or store.directory, error.strerror, mend, store.directory)
+            course.summary = course.summary or {}
+            course.codes.append(Exit.BAD_INPUT)
         finally:
             course.finished.set()
         return course

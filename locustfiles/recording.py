@@ -15,7 +15,7 @@ from exporters.facts import Facts
 from exporters.quality import WorkerHealth
 from exporters.record import Outcome as Kind
 from exporters.record import RequestRecord
-from exporters.run_store import Journal
+from exporters.run_store import AppendedFile, Journal
 from locustfiles.client.errors import redacted
 from locustfiles.client.stream import Outcome
 from locustfiles.rows import Rows
@@ -52,7 +52,7 @@ class Recorder:
         self._outputs = None
         if keep_outputs:
             (directory / OUTPUTS).mkdir(parents=True, exist_ok=True)
-            self._outputs = (directory / OUTPUTS / f"{worker}.jsonl").open("ab")
+            self._outputs = AppendedFile(directory / OUTPUTS / f"{worker}.jsonl")
 
     def leaves(self, digest: int | None, due_digest: int = 0) -> None:
         """A request is about to be handed to the kernel; `digest` None for one that is sent again."""

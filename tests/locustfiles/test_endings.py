@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.locust_runs import Ended, end, headless, run, start
+from exporters.run_store import recover
+from tests.support.locust_runs import Ended, end, free_port, headless, run, start
 from tests.support.openai_server import Running, serve
 
 SLOW = """
@@ -120,6 +122,41 @@ def test_an_interrupted_run_is_summed_up(
     assert ended.code in (0, 4)
     assert ended.summary["requests"]["sent"] == ended.summary["requests"]["ok"] > 0
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("processes", ["one", "two"])
+@pytest.mark.parametrize(("room", "code"), [(64 << 10, 4), (2 << 10, 2)])
+def test_a_full_disk_ends_the_run(
+    server: Running, small: Path, tmp_path: Path, room: int, code: int, processes: str
+) -> None:
+    """No file may grow beyond `room` bytes, as if that were all the disk had left: then the summary fits, or not."""
+    port, directory = free_port(), tmp_path / "run"
+    process = start(
+        *("-f", "locustfiles/chat.py", "--headless", "-H", server.url, "--workload", small, "-u", 8, "-r", 100),
+        *("-t", "50s", "--results", directory, "--only-summary", "--no-report"),
+        *(("--processes", 2, "--master-bind-port", port, "--master-port", port) if processes == "two" else ()),
+    )
+    _wait_for(lambda: _has_text(directory / "requests.jsonl"))
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (room, room))
+    stopped = end(process, directory, timeout_s=40)
+    said = stopped.out + stopped.err
+    assert stopped.code == code, said
+    assert f"{directory}/requests.jsonl: File too large; nothing more is written to it" in said
+    assert "the run ends here, for its records cannot be kept" in said
+    assert "Traceback" not in said
+    if code == 4:
+        assert any("arrived; gather the journals" in reason for reason in stopped.summary["quality"]["reasons"])
+    else:
+        assert f"free space, then run: python -m exporters recover {directory}" in said
+        assert not (directory / "summary.json").exists()
+        assert recover(directory).summary["requests"]["ok"] > 0
+    assert not list(directory.glob(".*"))
+
+
+def _has_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def test_failures_count_once_and_keep_out_of_the_percentiles(small: Path, tmp_path: Path) -> None:
