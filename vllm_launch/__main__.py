@@ -223,12 +223,8 @@ def _serve_simulated(config: LaunchConfig, host: str, port: int) -> None:
 def _experiment(args: argparse.Namespace) -> int:
     experiment = load_experiment(args.file)
     require_runnable(experiment, args.python)
-    planned = plan(experiment, args.resume)
-    if args.dry_run:
-        _print(planned) if args.json else print(plan_text(planned))
+    if not _is_to_run(args, plan(experiment, args.resume), plan_text):
         return Exit.GOOD
-    if not args.json:
-        print(f"{plan_text(planned)}\n", flush=True)
     # Plots and statistics take a second to load, which a plan need not wait for.
     from vllm_launch.experiments.run import run_experiment
 
@@ -282,12 +278,8 @@ def _search(args: argparse.Namespace) -> int:
 
     search = load_search(args.file)
     require_searchable_engines(search, args.python, virtual=args.virtual)
-    planned = search_plan(search, virtual=args.virtual)
-    if args.dry_run:
-        _print(planned) if args.json else print(search_plan_text(planned))
+    if not _is_to_run(args, search_plan(search, virtual=args.virtual), search_plan_text):
         return Exit.GOOD
-    if not args.json:
-        print(f"{search_plan_text(planned)}\n", flush=True)
     from vllm_launch.search.run import run_search
 
     with tidy_on_signals():
@@ -301,6 +293,15 @@ def _search(args: argparse.Namespace) -> int:
         )
     _print(result.to_dict()) if args.json else print(result.text())
     return result.exit_code
+
+
+def _is_to_run(args: argparse.Namespace, planned: dict[str, Any], text: Callable[[dict[str, Any]], str]) -> bool:
+    """Shows a plan: all that a dry run does, and with --json nothing but the result is shown of a real one."""
+    if not args.json:
+        print(text(planned) if args.dry_run else f"{text(planned)}\n", flush=True)
+    elif args.dry_run:
+        _print(planned)
+    return not args.dry_run
 
 
 def _changes(found: Sequence[effect.Difference]) -> list[dict[str, Any]]:

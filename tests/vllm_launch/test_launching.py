@@ -209,6 +209,17 @@ def test_an_engine_without_a_table_for_the_device_is_refused_in_one_line(tmp_pat
     )
 
 
+def test_serve_names_the_mend_too_where_the_engine_dies(stub_python: str) -> None:
+    words = ["serve", CONFIG, "--port", free_port(), "--python", stub_python]
+    ended = command(*words, env={"STUB_ENGINE": "dies"})
+    assert ended.code == 2
+    assert "ValueError: No available memory for the cache blocks." in ended.out
+    assert ended.err == (
+        "vllm_launch: the engine died while starting (exit status 1); no room for the KV cache; lower max-model-len, "
+        "raise gpu-memory-utilization, or spread over more devices (see its output above)\n"
+    )
+
+
 @pytest.mark.parametrize("port", ["0", "99999", "x"])
 def test_a_port_that_is_none_is_refused(port: str) -> None:
     ended = command("serve", CONFIG, "--port", port)

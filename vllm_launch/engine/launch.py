@@ -192,7 +192,7 @@ def _await(child: Child | None, url: str, timeout_s: float, say: Say) -> str:
 def _failed(child: Child, problem: str) -> LaunchFailed:
     where = f"its log is {child.log}" if child.log else "see its output above"
     hint = hint_for(child.tail(80))
-    return LaunchFailed(problem, f"{hint} ({where})" if hint else where, child.tail())
+    return LaunchFailed(problem, f"{hint} ({where})" if hint else where, child.tail() if child.log else [])
 
 
 def hint_for(lines: list[str]) -> str | None:

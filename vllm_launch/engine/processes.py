@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import psutil
 
 _GUARD = Path(__file__).with_name("guard.py")
 _REMOVAL_S = 60.0
+_REMEMBERED = 200
 # Named shared memory of Python's multiprocessing, NCCL and PyTorch, whose own tidying up dies with a killed group.
 _SHARED = re.compile(r"/dev/shm/(?:psm_|sem\.mp-|nccl-|torch_)[\w.-]+")
 
@@ -68,7 +70,7 @@ class Child:
         after: After | None = None,
     ) -> None:
         """Starts `argv` with `env` added to ours, less our variables that begin with a word of `without`; output goes
-        to `log` (None: to ours). `after` is done once it has ended. Raises `OSError`.
+        to `log` (None: passed on to ours). `after` is done once it has ended. Raises `OSError`.
         """
         self._after = after or After()
         self.argv = list(argv)
@@ -84,8 +86,8 @@ class Child:
             self._process = subprocess.Popen(
                 self.argv,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT if output else None,
+                stdout=output or subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 env={**inherited, "PYTHONUNBUFFERED": "1", **(env or {})},
                 start_new_session=True,
             )
@@ -96,6 +98,7 @@ class Child:
             if output is not None:
                 output.close()
         self.pid = self._process.pid
+        self._echo = _Echo(self._process.stdout) if self._process.stdout else None
         _guard("+", self.pid, self._after)
 
     def __enter__(self) -> Child:
@@ -146,6 +149,8 @@ class Child:
 
     def tail(self, lines: int = 12) -> list[str]:
         """The last non-empty lines of its log."""
+        if self._echo is not None:
+            return self._echo.last(lines)
         if self.log is None or not self.log.is_file():
             return []
         with self.log.open("rb") as file:
@@ -162,6 +167,29 @@ class Child:
                 if pid != self.pid and os.getpgid(pid) == self.pid:
                     found[pid] = psutil.Process(pid)
         return list(found.values())
+
+
+class _Echo:
+    """Passes a child's output on to ours, and remembers the end of it."""
+
+    def __init__(self, output: IO[bytes]) -> None:
+        self._lines: deque[bytes] = deque(maxlen=_REMEMBERED)
+        self._thread = threading.Thread(target=self._pass_on, args=(output,), name="engine-output", daemon=True)
+        self._thread.start()
+
+    def _pass_on(self, output: IO[bytes]) -> None:
+        for line in output:
+            self._lines.append(line)
+            # Nobody may be reading ours any more: the child's must be read all the same, or it would stand still.
+            with contextlib.suppress(OSError):
+                sys.stdout.buffer.write(line)
+                sys.stdout.flush()
+
+    def last(self, lines: int) -> list[str]:
+        # What a child said last may still be on its way; a helper that outlives it would keep the way open.
+        self._thread.join(timeout=1.0)
+        found = [line.decode("utf-8", "replace").rstrip() for line in list(self._lines)]
+        return [line for line in found if line][-lines:]
 
 
 def _alive(family: Sequence[psutil.Process]) -> bool:
