@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,18 @@ def check_baseline(name: str) -> None:
         known = [str(kept["name"]) for kept in baseline.listing()]
         mend = f"known: {', '.join(known)}" if known else "save one with --save-baseline NAME"
         raise BadInput(f"--baseline: no baseline and no run directory '{name}'", mend)
+
+
+def check_place(directory: Path = baseline.DIRECTORY) -> None:
+    """Raises `BadInput` where no baseline could be kept: better told before a run than after it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise BadInput(
+            f"--save-baseline: {directory}: {error.strerror}", f"start where {directory}/ can be written"
+        ) from None
 
 
 def baseline_runs(name: str) -> Sequence[Measurement]:

@@ -31,7 +31,7 @@ def summary_lines(summary: Mapping[str, Any], meta: Mapping[str, Any], directory
     engine = meta["engine"]
     name = " ".join(str(part) for part in (engine["name"] or "unknown engine", engine["version"] or "") if part)
     requests, window = summary["requests"], summary["window"]
-    counts = ", ".join(f"{requests[kind]} {kind}" for kind in ("ok", "failed", "cancelled"))
+    counts = ", ".join(f"{requests[kind]:,} {kind}" for kind in ("ok", "failed", "cancelled"))
     throughput = summary["throughput"]
     rate = f"{throughput['requests_per_s']:.2f} requests/s, {throughput['output_tokens_per_s']:.1f} tokens/s"
     lines = [

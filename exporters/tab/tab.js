@@ -188,7 +188,7 @@ class TailLatency extends HTMLElement {
     }
     const base = rates.baseline_output_tokens_per_s;
     add("Output", `${figure(rates.output_tokens_per_s)} tok/s`, base === null ? `${figure(rates.requests_per_s)} requests/s` : `baseline ${figure(base)} tok/s`);
-    add("Goodput", goodput.slo ? percent(goodput.share) : "–", goodput.slo ? `met ${goodput.slo}` : "no SLO was given");
+    add("Goodput", goodput.slo ? percent(goodput.share) : "–", goodput.slo ? `met ${goodput.slo.replaceAll(",", ", ")}` : "no SLO was given");
     add("Answered", count(requests.ok), `${count(requests.failed)} failed, ${count(requests.cancelled)} cancelled`);
     add("In flight", count(requests.in_flight), "");
     this.#find(".tiles").replaceChildren(...tiles);

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.locust_runs import end, free_port, headless, run, start
+from tests.support.locust_runs import ROOT, end, free_port, headless, run, start
 from tests.support.openai_server import Running
 
 
@@ -88,6 +88,19 @@ def test_a_baseline_of_a_newer_suite_is_refused_before_anything_is_sent(
     ended = run(server.url, tmp_path / "run", "--workload", small, "--baseline", newer)
     assert ended.code == 2
     assert f"locust: {newer}: schema tailgate.baseline/9 is newer than this suite" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_no_baseline_can_be_kept_none_is_measured(server: Running, small: Path, tmp_path: Path) -> None:
+    (tmp_path / "baselines").write_text("in the way")
+    process = start(
+        *("-f", ROOT / "locustfiles" / "chat.py", "--headless", "-t", "5s", "-H", server.url, "--workload", small),
+        *("--results", tmp_path / "run", "--save-baseline", "main"),
+        cwd=tmp_path,
+    )
+    ended = end(process, tmp_path / "run")
+    assert ended.code == 2
+    assert "locust: --save-baseline: baselines: File exists; start where baselines/ can be written" in ended.err
     assert not (tmp_path / "run").exists()
 
 
