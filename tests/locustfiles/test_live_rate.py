@@ -115,4 +115,5 @@ def test_a_shapes_users_set_the_rate_where_each_stands_for_some(server: Running,
     slow, fast = (next(at for at, rate in changes if rate == wanted) for wanted in (20, 80))
     assert rate_between(ended, slow, fast) == pytest.approx(20, abs=2)
     assert rate_between(ended, fast, fast + 2) == pytest.approx(80, abs=4)
-    assert ended.summary["quality"]["requests_missing"] == 0
+    # A process held up as the end comes misses what that moment brings; a rate misjudged would miss a hundred.
+    assert ended.summary["quality"]["requests_missing"] <= 0.1 * 80
