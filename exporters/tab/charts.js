@@ -10,6 +10,13 @@ export function ms(seconds) {
   return value >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(4)));
 }
 
+/** How a figure differs from the baseline's, in the comparison's own words. */
+export function change(value, base) {
+  if (!(base > 0)) return value > 0 ? "from none" : "+0.0\u00a0%";
+  const ratio = value / base;
+  return ratio >= 2 ? `× ${ratio.toFixed(2)}` : `${ratio >= 1 ? "+" : "−"}${Math.abs((ratio - 1) * 100).toFixed(1)}\u00a0%`;
+}
+
 function node(name, attributes, text) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

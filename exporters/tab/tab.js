@@ -1,7 +1,7 @@
 // The *Tail latency* tab: an element of its own that asks Locust's web server for plain data and shows it.
 // Everything that came from a user or a server is set as text; nothing is ever parsed as markup.
 
-import { distribution, ms, overTime } from "./charts.js";
+import { change, distribution, ms, overTime } from "./charts.js";
 
 const PERIOD_MS = 2000;
 const TAB_TITLE = "Tail latency";
@@ -68,11 +68,6 @@ function make(name, text, kind) {
 const count = (value) => value.toLocaleString("en-US");
 const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(share * 100).toFixed(digits)}\u00a0%`);
 const figure = (value) => (value >= 1000 ? count(Math.round(value)) : String(Number(value.toPrecision(4))));
-
-function change(value, base) {
-  const ratio = value / base;
-  return ratio >= 2 ? `× ${ratio.toFixed(2)}` : `${ratio >= 1 ? "+" : "−"}${Math.abs((ratio - 1) * 100).toFixed(1)}\u00a0%`;
-}
 
 class TailLatency extends HTMLElement {
   #timer = null;

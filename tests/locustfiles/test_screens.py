@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import os
@@ -394,3 +395,16 @@ def test_five_places_tell_the_same_figures(seen: Seen) -> None:
                 row = next(row for row in report if row and row[0] == f"{name} {level}")
                 assert row[2] == ("too few" if value is None else f"{milliseconds(value)} ms")
     assert by_class
+
+
+def test_a_change_from_nothing_is_said_in_words(tmp_path: Path) -> None:
+    """Events that come together have no time between them, in a baseline too."""
+    charts = base64.b64encode((Path(exporters.__file__).parent / "tab" / "charts.js").read_bytes()).decode()
+    script = (
+        "const [charts, pairs, done] = arguments;"
+        "import('data:text/javascript;base64,' + charts).then(m => done(pairs.map(([a, b]) => m.change(a, b))));"
+    )
+    with chromium(tmp_path) as browser:
+        browser.get("about:blank")
+        said = browser.execute_async_script(script, charts, [(0.1, 0), (0, 0), (0.1, 0.05), (0.9, 1)])
+    assert said == ["from none", "+0.0\u00a0%", "× 2.00", "−10.0\u00a0%"]
