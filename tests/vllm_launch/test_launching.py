@@ -18,7 +18,7 @@ from tests.vllm_launch.commands import end, eventually, marked, start
 from tests.vllm_launch.commands import launch as command
 from vllm_launch.config import load_config
 from vllm_launch.engine.api import EngineUnreachable, ask, healthy
-from vllm_launch.engine.launch import LaunchFailed, free_port, hint_for, launch
+from vllm_launch.engine.launch import LaunchFailed, free_port, hint_for, launch, root_cause
 from vllm_launch.engine.processes import Child
 
 CONFIG = "h100-llama-8b-baseline"
@@ -91,7 +91,8 @@ def test_an_engine_that_dies_at_start_shows_its_last_lines_and_what_mends_it(
     ):
         pass
     assert str(caught.value) == (
-        "the engine died while starting (exit status 1); no room for the KV cache; lower max-model-len, raise "
+        "the engine died while starting (exit status 1): ValueError: No available memory for the cache blocks; "
+        "no room for the KV cache; lower max-model-len, raise "
         f"gpu-memory-utilization, or spread over more devices (its log is {log})"
     )
     assert caught.value.log_tail == ["INFO starting", "ValueError: No available memory for the cache blocks."]
@@ -118,6 +119,24 @@ def test_an_engine_that_dies_later_is_noticed(stub_python: str, tmp_path: Path) 
         eventually(lambda: engine.child.poll() is not None, "it died", 5)
         with pytest.raises(LaunchFailed, match=r"ended by itself \(exit status 7\); the device has too little free"):
             engine.check()
+
+
+def test_the_cause_is_found_under_what_it_led_to() -> None:
+    """As vLLM 0.32 says it, each traceback shortened to two lines."""
+    lines = [
+        "(APIServer pid=1) WARNING 11-30 03:03:39 [system_utils.py:255] This can cause `OSError: [Errno 24]`",
+        "(EngineCore pid=2) ERROR 11-30 03:03:57 [core.py:1510]     raise ValueError(",
+        (
+            "(EngineCore pid=2) ERROR 11-30 03:03:57 [core.py:1510] ValueError: Available memory on node 0 (21.16/"
+            "23.54 GiB) on kv cache allocation is less than requested memory for kv (999.0 GiB)."
+        ),
+        "    raise RuntimeError(",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+    ]
+    assert (root_cause(lines) or "").startswith("ValueError: Available memory on node 0 (21.16/23.54 GiB)")
+    assert "lower VLLM_CPU_KVCACHE_SPACE" in (hint_for(lines) or "")
+    assert root_cause(lines[:2]) is None
+    assert root_cause(["x.ValidationError: 1 error", "  Value error, too long. [type=x]"]) == "Value error, too long"
 
 
 @pytest.mark.parametrize(
@@ -215,8 +234,9 @@ def test_serve_names_the_mend_too_where_the_engine_dies(stub_python: str) -> Non
     assert ended.code == 2
     assert "ValueError: No available memory for the cache blocks." in ended.out
     assert ended.err == (
-        "vllm_launch: the engine died while starting (exit status 1); no room for the KV cache; lower max-model-len, "
-        "raise gpu-memory-utilization, or spread over more devices (see its output above)\n"
+        "vllm_launch: the engine died while starting (exit status 1): ValueError: No available memory for the cache "
+        "blocks; no room for the KV cache; lower max-model-len, raise gpu-memory-utilization, or spread over more "
+        "devices (see its output above)\n"
     )
 
 

@@ -39,6 +39,9 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Below every system's range for outgoing connections: a port from that range, free a moment ago, may belong to
 # somebody's connection by the time the engine binds it.
 _UNASSIGNED = range(18_000, 30_000)
+# One error of the engine's core is followed by a traceback of each process that misses it.
+_LOOKED_AT = 200
+_ERROR = re.compile(r"(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?((?:[\w.]+(?:Error|Exception):|  Value error,) .*)")
 Say = Callable[[str], None]
 
 
@@ -191,8 +194,17 @@ def _await(child: Child | None, url: str, timeout_s: float, say: Say) -> str:
 
 def _failed(child: Child, problem: str) -> LaunchFailed:
     where = f"its log is {child.log}" if child.log else "see its output above"
-    hint = hint_for(child.tail(80))
+    lines = child.tail(_LOOKED_AT)
+    hint = hint_for(lines)
+    if cause := root_cause(lines):
+        problem = f"{problem}: {cause:.300}"
     return LaunchFailed(problem, f"{hint} ({where})" if hint else where, child.tail() if child.log else [])
+
+
+def root_cause(lines: list[str]) -> str | None:
+    """The error that an engine with these last lines ended with, which vLLM buries under the one that it led to."""
+    named = (match[1].partition(" [type=")[0].strip(" .") for line in reversed(lines) if (match := _ERROR.match(line)))
+    return next((error for error in named if "See root cause above" not in error), None)
 
 
 def hint_for(lines: list[str]) -> str | None:

@@ -154,7 +154,7 @@ class Child:
         if self.log is None or not self.log.is_file():
             return []
         with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - 32_768))
+            file.seek(max(0, self.log.stat().st_size - 65_536))
             text = file.read().decode("utf-8", "replace")
         return [line for line in text.splitlines() if line.strip()][-lines:]
 
