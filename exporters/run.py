@@ -53,7 +53,7 @@ class Run:
             raise BadInput(f"{path / REQUESTS}: damaged, it holds numbers of no measurement", mend) from None
         if unreadable and not len(columns):
             raise BadInput(f"{path / REQUESTS}: damaged, none of its {len(unreadable)} lines is a request", mend)
-        return Run(path, meta, columns, _lines(path / ENGINE), unreadable)
+        return Run(path, meta, columns, _samples(path / ENGINE), unreadable)
 
     @property
     def facts(self) -> Facts:
@@ -91,8 +91,8 @@ def read_json(path: Path, mend: str) -> dict[str, Any]:
     return found
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Every readable line of a JSON-lines file, none where there is no file."""
+def _samples(path: Path) -> list[dict[str, Any]]:
+    """Every readable sample of `engine.jsonl`, none where there is no file; what is no number in one is left out."""
     if not path.exists():
         return []
     found = []
@@ -101,6 +101,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
             value = msgspec.json.decode(line)
         except msgspec.DecodeError:
             continue
-        if isinstance(value, dict):
-            found.append(value)
+        if isinstance(value, dict) and isinstance(value.get("time_ns"), int):
+            found.append({k: v for k, v in value.items() if isinstance(v, int | float) or k == "error"})
     return found

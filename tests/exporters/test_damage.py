@@ -11,7 +11,7 @@ import pytest
 from exporters.__main__ import main
 from exporters.run_store import Run
 from tailgate.exits import run_command
-from tests.support.runs import failed, queueing_records, store
+from tests.support.runs import START_NS, failed, queueing_records, store
 
 OVERFLOWING = (
     b'{"index":1,"worker":"w","request_class":"c","endpoint":"e","sent_ns":99999999999999999999,"end_ns":1,'
@@ -85,6 +85,17 @@ def test_a_run_json_that_no_suite_of_today_wrote_is_one_line(
         err = capsys.readouterr().err
         assert err.startswith(f"exporters: {path}/run.json: {said}"), err
         assert err.count("\n") == 1
+
+
+def test_what_is_no_number_in_the_engines_samples_is_left_out(tmp_path: Path) -> None:
+    run = store(tmp_path / "run", queueing_records(1, seconds=5), seconds=5.0)
+    counters = ("simulated_behind_steps_total", "step_tokens_count", "ttft_s_count", "ttft_s_sum")
+    good = [{"time_ns": START_NS + i * 10**9, "running": i, **dict.fromkeys(counters, i)} for i in range(4)]
+    bad = [{**good[1], "time_ns": "x"}, {**good[1], **dict.fromkeys(counters, "x"), "running": None}, [1], "x"]
+    (run.path / "engine.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [*good, *bad]))
+    found = Run.load(run.path)
+    assert found.engine == [*good, {"time_ns": START_NS + 10**9}]
+    assert _call("report", run.path, "-o", tmp_path / "r.html") in (0, 4)
 
 
 def test_a_run_of_no_time_at_all_can_be_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
