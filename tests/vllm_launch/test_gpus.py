@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.require import need
+from vllm_launch.config import load_config
+from vllm_launch.engine.commands import visible_gpus
 from vllm_launch.engine.gpus import Gpus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,3 +70,18 @@ def test_only_the_engines_own_are_looked_at(library: Path, visible: str) -> None
 def test_no_gpu_is_no_failure() -> None:
     with Gpus(only="") as gpus:
         assert gpus.sample() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "visible"),
+    [
+        ("docker: {gpus: '0,1'}", "docker", "0,1"),
+        ("docker: {gpus: none}", "docker", ""),
+        ("docker: {gpus: '0,1'}", "vllm", None),
+        ("env: {CUDA_VISIBLE_DEVICES: 1}", "vllm", "1"),
+        ("about: all of them", "docker", None),
+    ],
+)
+def test_a_containers_gpus_are_those_it_was_given(tmp_path: Path, text: str, engine: str, visible: str | None) -> None:
+    (tmp_path / "c.yaml").write_text(f"extends: h100-llama-8b-baseline\n{text}\n")
+    assert visible_gpus(load_config(str(tmp_path / "c.yaml")), engine) == visible

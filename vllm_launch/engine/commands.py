@@ -106,6 +106,13 @@ def require_launchable(config: LaunchConfig, engine: str, python: str | None = N
         require_vllm(python or vllm_python(config), config)
 
 
+def visible_gpus(config: LaunchConfig, engine: str) -> str | None:
+    """The GPUs that an engine gets, as `gpus.Gpus` takes them; None: all that this process sees."""
+    if engine == "docker" and config.docker is not None and config.docker.gpus != "all":
+        return config.docker.gpus.replace("none", "")
+    return config.env.get("CUDA_VISIBLE_DEVICES")
+
+
 def simulated_flags(config: LaunchConfig) -> dict[str, Any]:
     """The flags as the embedded engine takes them."""
     named = {"served-model-name": config.served_model_name} if config.served_model_name else {}

@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm_launch import effect
 from vllm_launch.config import LaunchConfig
-from vllm_launch.engine.commands import command
+from vllm_launch.engine.commands import command, visible_gpus
 from vllm_launch.engine.gpus import Gpus
 from vllm_launch.engine.launch import RunningEngine
 
@@ -25,7 +25,7 @@ def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> d
         "engine": engine,
         "model": config.model or running.model,
         "device": config.device,
-        "gpus": _gpus(config) if engine in ("vllm", "docker") else [],
+        "gpus": _gpus(visible_gpus(config, engine)) if engine in ("vllm", "docker") else [],
         "url": running.url if engine == "attach" else None,
         "vllm": config.version,
         "args": dict(config.args),
@@ -44,7 +44,7 @@ def launch_facts(config: LaunchConfig, engine: str, running: RunningEngine) -> d
     }
 
 
-def _gpus(config: LaunchConfig) -> list[str]:
+def _gpus(visible: str | None) -> list[str]:
     """The names of the devices that the engine sees."""
-    with Gpus(config.env.get("CUDA_VISIBLE_DEVICES")) as gpus:
+    with Gpus(visible) as gpus:
         return [gpu.name for gpu in gpus.devices]

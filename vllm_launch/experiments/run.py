@@ -17,6 +17,7 @@ from typing import Any
 from exporters.run import Run
 from tailgate.exits import Exit, worst
 from vllm_launch.config import LaunchConfig
+from vllm_launch.engine.commands import visible_gpus
 from vllm_launch.engine.facts import launch_facts
 from vllm_launch.engine.launch import launch
 from vllm_launch.engine.metrics import Scraper
@@ -145,7 +146,7 @@ def measure(
 
     with (
         launch(config, engine_kind, log=logs / f"{results.name}-engine.log", python=python, say=starting) as engine,
-        Scraper(engine.url, results / "engine.jsonl", gpus=config.env.get("CUDA_VISIBLE_DEVICES")) as scraper,
+        Scraper(engine.url, results / "engine.jsonl", gpus=visible_gpus(config, engine_kind)) as scraper,
     ):
         about = logs / f"{results.name}-launch.json"
         about.write_text(json.dumps(launch_facts(config, engine_kind, engine), indent=2) + "\n", encoding="utf-8")
