@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 USER = 10001
-_CAP_NET_RAW = 13
+_CAP_NET_RAW, _CAP_SYS_NICE = 13, 23
 # linux/capability.h: struct vfs_cap_data, revision 2, with the effective bit; two pairs of (permitted, inheritable).
 _VFS_CAP_REVISION_2, _EFFECTIVE = 0x02000000, 1
 
@@ -34,17 +34,19 @@ def main(venv: Path, app: Path) -> None:
 
 
 def _make_wire_interpreter(venv: Path) -> None:
-    """`python-wire`: may open packet sockets where its container was given NET_RAW, though it is not root.
+    """`python-wire`: may open packet sockets (NET_RAW) and send in real time (SYS_NICE) where its container was given
+    both, though it is not root.
 
-    A container's capabilities reach a user other than root only through the file that is executed. Where NET_RAW is
+    A container's capabilities reach a user other than root only through the file that is executed. Where one of them is
     withheld the kernel refuses to execute this file, so that everything else runs on the plain interpreter.
     """
     python = venv / "bin" / "python"
     wire = python.with_name("python-wire")
     shutil.copyfile(python.resolve(), wire)
     wire.chmod(0o755)
-    capability = struct.pack("<IIIII", _VFS_CAP_REVISION_2 | _EFFECTIVE, 1 << _CAP_NET_RAW, 0, 0, 0)
-    os.setxattr(wire, "security.capability", capability)
+    permitted = 1 << _CAP_NET_RAW | 1 << _CAP_SYS_NICE
+    capabilities = struct.pack("<IIIII", _VFS_CAP_REVISION_2 | _EFFECTIVE, permitted, 0, 0, 0)
+    os.setxattr(wire, "security.capability", capabilities)
 
 
 if __name__ == "__main__":

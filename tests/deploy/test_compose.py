@@ -101,7 +101,7 @@ def test_results_are_the_images_only_writable_place(services: dict[str, dict[str
 def test_who_may_do_what(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         assert service.get("privileged") is None
-        assert service.get("cap_add", []) == (["NET_RAW"] if name == "worker" else [])
+        assert service.get("cap_add", []) == (["NET_RAW", "SYS_NICE"] if name == "worker" else [])
         hardened = "no-new-privileges:true" in service["security_opt"]
         # The worker's capability comes with its interpreter's file, which such a rule would take away.
         assert hardened is (name != "worker")

@@ -145,11 +145,16 @@ def test_the_wire_clock_of_a_user_that_is_not_root(image: ReplayedImage, results
         *("python-wire", "-m", "locust", "-f", "locustfiles/chat.py", "--headless", "-u", "2", "-r", "50"),
         *("--num-requests", "4", "-H", server.url, "--workload", "results/small.yaml", "--results", "results/wire"),
     ]
-    given = image.run(argv, results, capabilities=["NET_RAW"], new_privileges=True)
+    both = ["NET_RAW", "SYS_NICE"]
+    given = image.run(argv, results, capabilities=both, new_privileges=True)
     assert json.loads((results / "wire" / "run.json").read_text())["clock"] == "wire", given.stderr
-    withheld = image.run(argv, results, new_privileges=True)
-    assert withheld.returncode != 0
-    assert "PermissionError" in withheld.stderr, "the kernel refuses to execute it"
+    in_real_time = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)); print(os.getuid())"
+    told = image.run(["python-wire", "-c", in_real_time], results, capabilities=both, new_privileges=True)
+    assert told.stdout.strip() == "10001", told.stderr
+    for one in both:
+        withheld = image.run(argv, results, capabilities=[one], new_privileges=True)
+        assert withheld.returncode != 0
+        assert "PermissionError" in withheld.stderr, "the kernel refuses to execute it"
 
 
 def test_the_embedded_engine_and_the_health_check(image: ReplayedImage, results: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _LAST_CAPABILITY = 40
-CAPABILITIES = {"NET_RAW": 13}
+CAPABILITIES = {"NET_RAW": 13, "SYS_NICE": 23}
 
 
 def _mount(*arguments: str) -> None:
