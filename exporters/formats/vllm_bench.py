@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from exporters.columns import ABSENT, Columns
+from exporters.facts import check
 from exporters.figures_only import FIGURES, figures
 from exporters.record import RequestRecord
 from exporters.run import Run, read_json
@@ -26,6 +27,7 @@ from tailgate.exits import BadInput
 
 _LISTS = ("ttfts", "itls", "output_lens", "errors")
 _ROLE = "the role-only chunk was counted as the first token: its gap was added to TTFT and left out of ITL"
+_LONGEST_S = 1e8
 _MEND = "make one with: vllm bench serve --save-result --save-detailed"
 
 
@@ -114,6 +116,15 @@ def read(file: Path, content: Mapping[str, Any]) -> Run:
 
 
 def _read(file: Path, found: Mapping[str, Any]) -> tuple[dict[str, Any], list[RequestRecord]]:
+    try:
+        meta, records = _converted(file, found)
+    except (TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise BadInput(f"{file}: it holds what is no measurement ({error})", _MEND) from None
+    check(meta, str(file), _MEND)
+    return meta, records
+
+
+def _converted(file: Path, found: Mapping[str, Any]) -> tuple[dict[str, Any], list[RequestRecord]]:
     missing = [name for name in _LISTS if not isinstance(found.get(name), list)]
     if missing == list(_LISTS) and "mean_ttft_ms" in found:
         return {**_meta(found, file, _date_ns(found.get("date"))), FIGURES: figures(found)}, []
@@ -123,10 +134,7 @@ def _read(file: Path, found: Mapping[str, Any]) -> tuple[dict[str, Any], list[Re
     if len(lengths) != 1:
         raise BadInput(f"{file}: {', '.join(_LISTS)} differ in length", _MEND)
     start_ns = _date_ns(found.get("date"))
-    try:
-        records = list(_records(found, start_ns))
-    except (TypeError, ValueError, IndexError) as error:
-        raise BadInput(f"{file}: a request cannot be read ({error})", _MEND) from None
+    records = _records(found, start_ns)
     corrections = [_ROLE] if role_chunk_counted(found) else []
     return {**_meta(found, file, start_ns), "corrections": corrections}, records
 
@@ -168,7 +176,7 @@ def _records(found: Mapping[str, Any], start_ns: int) -> list[RequestRecord]:
                 end_ns=max(last, sent + _ns(latency)) if latency else last,
                 gaps_ns=[] if failed else gaps,
                 events=0 if failed else len(gaps) + 1,
-                prompt_tokens=_at(found.get("input_lens"), i),
+                prompt_tokens=None if (length := _at(found.get("input_lens"), i)) is None else int(length),
                 output_tokens=None if failed else int(found["output_lens"][i]),
                 outcome="failed" if failed else "ok",
                 error="imported" if failed else None,
@@ -202,6 +210,8 @@ def _date_ns(text: Any) -> int:
 
 
 def _ns(seconds: float) -> int:
+    if not 0 <= seconds < _LONGEST_S:
+        raise ValueError(f"{seconds!r} seconds")
     return round(seconds * 1e9)
 
 

@@ -13,6 +13,7 @@ from exporters.__main__ import main
 from exporters.compare import compare
 from exporters.formats import vllm_bench
 from exporters.tables import summary_text
+from tailgate.exits import run_command
 from tests.support.require import need
 from tests.support.runs import queueing_records, store
 from vllm_launch import cpu_vllm
@@ -50,6 +51,32 @@ def saved(folder: Path, found: dict[str, Any]) -> Path:
     path = folder / "bench.json"
     path.write_text(json.dumps(found))
     return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ttfts": [None, 0.1, 0.1]},
+        {"ttfts": [-1.0, 0.1, 0.1]},
+        {"ttfts": [1e300, 0.1, 0.1]},
+        {"itls": ["x", [], []]},
+        {"input_lens": ["x", 1, 1]},
+        {"start_times": "x"},
+        {"duration": "x"},
+        {"request_rate": "fast"},
+        {"errors": None, "ttfts": None, "itls": None, "output_lens": None, "completed": "x"},
+    ],
+)  # fmt: skip
+def test_what_is_no_measurement_is_one_line_that_names_the_file(
+    tmp_path: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, ours = saved(tmp_path, result(**change)), store(tmp_path / "ours", queueing_records(1, seconds=5))
+    for words in (("import", file, "-o", tmp_path / "run"), ("compare", file, ours.path)):
+        assert run_command(lambda words=words: main([str(word) for word in words]), "exporters") == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"exporters: {file}: ")
+        assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_role_chunk_is_no_token(tmp_path: Path) -> None:
