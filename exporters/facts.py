@@ -4,7 +4,8 @@
 
 - `schema`, `suite_version`, `started_utc`, `label`, `argv` (list), `command` (the line that repeats the run)
 - `workload` (`{"name": …, …resolved}` or a name), `seed`, `arrival` (`{"kind", "rate", …}`), `users`, `slo` (text)
-- `target`, `model`, `engine` (`{"name", "version", "simulated"}`), `simulated`, `clock`, `bodies_sha256`
+- `target`, `model`, `engine` (`{"name", "version", "simulated"}`, `step_times` of the embedded one), `simulated`
+- `clock`, `bodies_sha256`
 - `launch`: `{"name", "engine", "device", "args": {flag: value}, "env": {…}, "diff": {…}}` of the engine under test
 - `schedule`: `{"sha256", "due_in_window"}` and `rate_changes` (`[[seconds, rate], …]`) of an open loop
 - `prefix_cache`: `{"queried_tokens", "hit_tokens", "designed_share"}` by the engine's own counters
