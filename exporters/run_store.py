@@ -78,8 +78,10 @@ class RunStore:
 
     @classmethod
     def create(cls, directory: Path | str, meta: Mapping[str, Any]) -> RunStore:
-        """A new run in `directory`; an earlier run there is moved aside. Raises `BadInput` if it cannot be written."""
+        """A new run in `directory`; an earlier run there is moved aside. Raises `BadInput` if it cannot be written, or
+        that run still goes on."""
         path = Path(directory)
+        _require_ended(path, "name another directory with --results, or wait for its end")
         try:
             earlier = _move_aside(path) if (path / RUN).exists() or (path / REQUESTS).exists() else None
             path.mkdir(parents=True, exist_ok=True)
@@ -180,7 +182,7 @@ def recover(directory: Path | str) -> Run:
     with the last thing known of it. Raises `BadInput` where nothing is left to recover, or the run still goes on.
     """
     path = Path(directory)
-    _require_ended(path)
+    _require_ended(path, "wait for its end, or end it")
     known = read_json(path / RUN, "mend or remove it") if (path / RUN).exists() else {}
     # Journals of another run may have been gathered too: its workers number their records as this one's do.
     journals = f"journal-*{_journal_ending(str(known.get('run_id', '')))}"
@@ -208,12 +210,12 @@ def recover(directory: Path | str) -> Run:
     return run
 
 
-def _require_ended(path: Path) -> None:
+def _require_ended(path: Path, mend: str) -> None:
     try:
         with (path / REQUESTS).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise BadInput(f"{path}: a run is still being written here", "wait for its end, or end it") from None
+        raise BadInput(f"{path}: a run is still being written here", mend) from None
     except OSError:
         return
 

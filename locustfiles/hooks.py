@@ -113,6 +113,15 @@ def _check_port(host: str, port: int, name: str, mend: str) -> None:
             raise BadInput(f"{name.format(port)} is taken", mend) from None
 
 
+def _require_tasks(environment: Environment) -> None:
+    """Locust would log a traceback for each user, over and over."""
+    idle = [item.__name__ for item in environment.user_classes if not item.tasks]
+    if idle:
+        filtered = any(getattr(environment.parsed_options, name, None) for name in ("tags", "exclude_tags"))
+        mend = "leave out --tags and --exclude-tags" if filtered else "give it a task"
+        raise BadInput(f"{idle[0]} has nothing to do", mend)
+
+
 @events.init.add_listener
 def _on_init(environment: Environment, runner: Any, web_ui: Any = None, **_: Any) -> None:
     locust_stats.install()
@@ -249,6 +258,7 @@ class _Head:
         if run_time_s is not None:
             options.run_time = run_time_s
         try:
+            _require_tasks(self._environment)
             self._leader.begin()
         except BadInput as error:
             self._refuse(error)

@@ -51,6 +51,15 @@ def test_records_reach_the_disk_with_each_append(tmp_path: Path) -> None:
     assert loaded.meta["note"] == "late"
 
 
+def test_a_run_that_goes_on_is_not_moved_away_from_under_its_writer(tmp_path: Path) -> None:
+    going_on = RunStore.create(tmp_path / "run", meta())
+    with pytest.raises(BadInput, match="a run is still being written here; name another directory with --results"):
+        RunStore.create(tmp_path / "run", meta())
+    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
+    going_on.finish()
+    assert RunStore.create(tmp_path / "run", meta()).earlier is not None
+
+
 def test_an_earlier_run_is_moved_aside_not_overwritten(tmp_path: Path) -> None:
     store(tmp_path / "run", [record(0)], label="first", started_utc="2026-11-29T10:00:00Z")
     for number, expected in enumerate(("run.20261129T100000Z", "run.20261129T100000Z-2")):

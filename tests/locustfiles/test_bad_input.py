@@ -64,6 +64,7 @@ CASES: dict[str, tuple[list[str], str]] = {
         ["-H", "http://127.0.0.1:1/a b"],
         "locust: -H: 'http://127.0.0.1:1/a b' holds what no URL can; write a blank as %20",
     ),
+    "tags": (["--tags", "other"], "locust: ChatUser has nothing to do; leave out --tags and --exclude-tags"),
     "records": (
         ["--records", "sample:2"],
         (
