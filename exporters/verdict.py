@@ -56,7 +56,8 @@ def _give_verdict(
     figure.ratio, figure.low, figure.high = shown
     beyond = not -margins[0] <= effect.estimate <= margins[1]
     if _no_failures(figure):
-        figure.verdict, figure.note = "same", "nothing failed"
+        figure.verdict = "same" if _within(figure, bounds, margins) else "undecided"
+        figure.note = "nothing failed" if figure.verdict == "same" else "nothing failed, of too few to say"
     elif beyond and figure.p_adjusted is not None and figure.p_adjusted < FAMILY_LEVEL:
         figure.verdict = "worse" if (effect.estimate > 0) == figure.higher_is_worse else "better"
     elif _within(figure, bounds, margins):

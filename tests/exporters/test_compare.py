@@ -118,6 +118,18 @@ def test_failing_fast_does_not_look_like_getting_faster(tmp_path: Path) -> None:
     assert '"infinite"' in str(found.to_dict()).replace("'", '"')
 
 
+@pytest.mark.parametrize(("seconds", "verdict"), [(5.0, "undecided"), (SECONDS, "same")])
+def test_no_failure_seen_is_no_promise_where_few_requests_were_sent(
+    tmp_path: Path, seconds: float, verdict: str
+) -> None:
+    runs = [store(tmp_path / n, queueing_records(i, seconds=seconds), seconds=seconds) for i, n in enumerate("ab")]
+    figure = compare(runs[:1], runs[1:]).metric("error_share")
+    assert (figure.ratio, figure.verdict) == (0.0, verdict)
+    assert figure.high is not None
+    assert (figure.high <= 0.01) == (verdict == "same")
+    assert "nothing failed" in figure.note
+
+
 def _gateway(tmp_path: Path, name: str, traffic: int, every: int) -> Run:
     """A run behind a gateway that lets out `every` events at once: no time between those."""
     records = queueing_records(traffic, seconds=SECONDS, load=0.5)
