@@ -64,7 +64,6 @@ CASES: dict[str, tuple[list[str], str]] = {
         ["-H", "http://127.0.0.1:1/a b"],
         "locust: -H: 'http://127.0.0.1:1/a b' holds what no URL can; write a blank as %20",
     ),
-    "tags": (["--tags", "other"], "locust: ChatUser has nothing to do; leave out --tags and --exclude-tags"),
     "records": (
         ["--records", "sample:2"],
         (
@@ -149,6 +148,16 @@ def test_a_port_that_is_taken(server: Running, tmp_path: Path, arguments: list[s
         ended = end(start("-f", "locustfiles/chat.py", "-H", server.url, *words), tmp_path, timeout_s=20)
     assert ended.err.splitlines()[-1] == line.format(port=port)
     assert ended.code == 2
+
+
+def test_tags_that_leave_no_task(server: Running, tmp_path: Path) -> None:
+    arguments = ["-f", "locustfiles/chat.py", "--headless", "-t", "9s", "-H", server.url, "--tags", "other"]
+    ended = end(start(*arguments, "--results", tmp_path / "run"), tmp_path, timeout_s=30)
+    assert ended.code == 2
+    # Beside Locust's own warning.
+    assert ended.err.splitlines()[-1] == "locust: ChatUser has nothing to do; leave out --tags and --exclude-tags"
+    assert "Traceback" not in ended.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_server_that_is_down_dismisses_the_workers(tmp_path: Path) -> None:
