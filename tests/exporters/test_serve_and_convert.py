@@ -49,7 +49,7 @@ def served(run: Run, request: pytest.FixtureRequest) -> Iterator[str]:
         process.communicate(timeout=20)
 
 
-@pytest.mark.parametrize("served", [()], indirect=True)
+@pytest.mark.parametrize("served", [(), ("--host", "::1")], ids=["ipv4", "ipv6"], indirect=True)
 def test_a_stored_run_is_served_to_prometheus(served: str, run: Run) -> None:
     families = {family.name: family for family in text_string_to_metric_families(served)}
     ok = [s for s in families["tailgate_requests"].samples if s.labels["outcome"] == "ok"]

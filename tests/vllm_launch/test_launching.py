@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tailgate.exits import BadInput
 from tests.vllm_launch.commands import end, eventually, marked, start
 from tests.vllm_launch.commands import launch as command
 from vllm_launch.config import load_config
@@ -42,6 +43,18 @@ def test_a_free_port_is_none_that_an_outgoing_connection_may_be_given() -> None:
     ports = [free_port() for _ in range(50)]
     assert not any(low <= port <= high for port in ports)
     assert not any(listens(port) for port in ports)
+
+
+@pytest.mark.parametrize(("host", "reached"), [("::1", "[::1]"), ("::", "[::1]"), ("0.0.0.0", "127.0.0.1")])
+def test_an_engine_is_launched_at_any_address(tmp_path: Path, host: str, reached: str) -> None:
+    with launch(load_config(CONFIG), "simulated", log=tmp_path / "e.log", host=host) as engine:
+        assert engine.url.rpartition(":")[0] == f"http://{reached}"
+        assert healthy(engine.url)
+
+
+def test_a_host_that_is_none_is_told_by_name() -> None:
+    with pytest.raises(BadInput, match=r"no-such-host\.invalid is no address of a machine"):
+        free_port("no-such-host.invalid")
 
 
 def test_a_launched_engine_serves_and_is_gone_afterwards(

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import yaml
 
+from tailgate.addresses import family_of, url_of
 from tailgate.exits import BadInput
 from vllm_launch import cpu_vllm
 from vllm_launch.config import LaunchConfig
@@ -35,6 +36,7 @@ START_TIMEOUT_S = {"simulated": 60.0, "vllm": 1800.0, "docker": 3600.0, "attach"
 # What it has read of itself and its prefix cache's reset, vLLM answers in development mode only. It also answers
 # requests that no stranger should send, so that it is asked for only where no other machine can reach the engine.
 _INSPECTED = {"VLLM_SERVER_DEV_MODE": "1"}
+_REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Below every system's range for outgoing connections: a port from that range, free a moment ago, may belong to
 # somebody's connection by the time the engine binds it.
@@ -110,8 +112,7 @@ def launch(
     if engine != "simulated" and config.model.startswith(cpu_vllm.GENERATED):
         cpu_vllm.make_model(config.model)
     started = time.monotonic()
-    reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    url = f"http://{reached}:{chosen}"
+    url = url_of(_REACHED.get(host, host), chosen)
     # What an engine leaves in the folder for temporary files when it is killed (sockets, locks) goes with the folder.
     scratch = Path(tempfile.mkdtemp(prefix="tailgate-"))
     env = {"TMPDIR": str(scratch), **asked.env}
@@ -228,8 +229,9 @@ def _status(status: int) -> str:
 
 def free_port(host: str = HOST) -> int:
     """A port that nobody holds now, and that no outgoing connection will be given before it is taken."""
+    family = _family(host)
     for port in random.sample(_UNASSIGNED, len(_UNASSIGNED)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        with socket.socket(family) as probe, contextlib.suppress(OSError):
             probe.bind((host, port))
             return port
     raise BadInput(f"no port is free on {host}", "end what holds them, or name one with --port")
@@ -237,7 +239,7 @@ def free_port(host: str = HOST) -> int:
 
 def require_free(host: str, port: int) -> None:
     """Raises `BadInput` naming who holds the port, as far as this user may know."""
-    with socket.socket() as probe:
+    with socket.socket(_family(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -245,6 +247,13 @@ def require_free(host: str, port: int) -> None:
             raise BadInput(
                 f"port {port} on {host} cannot be used: {error.strerror}{_holder(port)}", "give another --port"
             ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    try:
+        return family_of(host)
+    except OSError as error:
+        raise BadInput(f"{host} is no address of a machine: {error.strerror}", "give another --host") from None
 
 
 def _holder(port: int) -> str:

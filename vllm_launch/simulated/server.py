@@ -18,6 +18,7 @@ from dataclasses import replace
 import msgspec
 import uvloop
 
+from tailgate.addresses import family_of, url_of
 from tailgate.exits import BadInput
 from vllm_launch.simulated.alarm import Alarm
 from vllm_launch.simulated.engine import Engine
@@ -62,8 +63,7 @@ def serve(settings: EngineSettings, host: str = "127.0.0.1", port: int = 8000) -
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=4096)
+        return socket.create_server((host, port), family=family_of(host), backlog=4096)
     except OSError as error:
         mend = "stop what listens there or choose another port"
         raise BadInput(f"cannot listen on {host}:{port}: {error.strerror or error}", mend) from None
@@ -83,7 +83,7 @@ async def _serve(settings: EngineSettings, listener: socket.socket, host: str) -
         f"{settings.kv_blocks * settings.block_size} KV tokens, "
         f"max-num-batched-tokens {settings.max_num_batched_tokens}, max-num-seqs {settings.max_num_seqs}; "
         "no GPU, no model: all it yields is simulated\n"
-        f"Ready on http://{host}:{listener.getsockname()[1]}",
+        f"Ready on {url_of(host, listener.getsockname()[1])}",
         flush=True,
     )
     await stop.wait()
