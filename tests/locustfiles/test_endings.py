@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from exporters.run_store import recover
 from tests.support.locust_runs import Ended, end, free_port, headless, run, start
 from tests.support.openai_server import Running, serve
+from tests.support.waiting import eventually
 
 SLOW = """
 name: slow
@@ -90,7 +91,7 @@ def test_a_killed_worker_is_named_and_the_run_ends_by_itself(server: Running, sm
     options = ("--workload", small, "-u", 6, "-r", 100, "-t", "7s", "--processes", 3)
     process = start(*headless(server.url, directory, *options))
     arrivals = directory / "requests.jsonl"
-    _wait_for(lambda: arrivals.exists() and all(f"worker-{k}" in arrivals.read_text() for k in range(3)))
+    eventually(lambda: arrivals.exists() and all(f"worker-{k}" in arrivals.read_text() for k in range(3)))
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     os.kill(children[0], signal.SIGKILL)
     ended = end(process, directory)
@@ -114,7 +115,7 @@ def test_an_interrupted_run_is_summed_up(
     directory = tmp_path / "run"
     options = ("--workload", small, "-u", 4, "-r", 100, *(("--processes", processes) if processes else ()))
     process = start(*headless(server.url, directory, *options))
-    _wait_for(lambda: any(path.stat().st_size for path in directory.glob("journals/*")))
+    eventually(lambda: any(path.stat().st_size for path in directory.glob("journals/*")))
     if by is signal.SIGINT:
         os.killpg(process.pid, by)
     else:
@@ -137,10 +138,10 @@ def test_a_full_disk_ends_the_run(
         *("-t", "50s", "--results", directory, "--only-summary", "--no-report"),
         *(("--processes", 2, "--master-bind-port", port, "--master-port", port) if processes == "two" else ()),
     )
-    _wait_for(lambda: _has_text(directory / "requests.jsonl"))
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in (process.pid, *map(int, children)):
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (room, room))
+    eventually(lambda: _has_text(directory / "requests.jsonl"))
+    master = psutil.Process(process.pid)
+    for writer in (master, *master.children()):
+        resource.prlimit(writer.pid, resource.RLIMIT_FSIZE, (room, room))
     stopped = end(process, directory, timeout_s=40)
     said = stopped.out + stopped.err
     assert stopped.code == code, said
@@ -189,11 +190,3 @@ def test_a_refused_request_is_sent_again_where_asked(small: Path, tmp_path: Path
     assert again
     assert len(ended.records) == 12 + len(again)
     assert ended.meta["sent"]["count"] == 12
-
-
-def _wait_for(condition: object, timeout_s: float = 20) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)

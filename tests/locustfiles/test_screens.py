@@ -9,10 +9,9 @@ import os
 import re
 import shutil
 import signal
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,6 +33,7 @@ from tests.support import prometheus_server
 from tests.support.browser import chromium, complaints, in_shadow, prefer, resize
 from tests.support.locust_runs import ROOT, end, free_port, start
 from tests.support.openai_server import serve
+from tests.support.waiting import eventually
 
 # The whole story stands in one fixture, and a busy machine takes its time over it.
 pytestmark = pytest.mark.timeout(420)
@@ -61,15 +61,6 @@ class Seen:
     def post(self, path: str, **form: object) -> None:
         data = urllib.parse.urlencode(form).encode()
         urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", data, timeout=90).close()
-
-
-def until(what: Callable[[], Any], timeout_s: float = 40) -> Any:
-    """The first value that is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return found
 
 
 def faster(source: Path, target: Path) -> None:
@@ -119,7 +110,7 @@ def seen(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen
             cwd=home,
         )
         try:
-            until(lambda: _workers(seen) == 2)
+            eventually(lambda: _workers(seen) == 2)
             with prometheus_server.serve(home / "prometheus", f"127.0.0.1:{seen.port}", RULES) as prometheus:
                 with chromium(downloads) as browser:
                     _first_run(seen, browser)
@@ -143,15 +134,15 @@ def _workers(seen: Seen) -> int:
 
 def _first_run(seen: Seen, browser: Any) -> None:
     browser.get(f"http://127.0.0.1:{seen.port}/")
-    until(lambda: browser.find_elements(By.XPATH, "//button[normalize-space()='Start']"))[0].click()
-    tab = until(lambda: browser.find_elements(By.XPATH, "//*[@role='tab'][.='Tail latency']"))[0]
+    eventually(lambda: browser.find_elements(By.XPATH, "//button[normalize-space()='Start']"))[0].click()
+    tab = eventually(lambda: browser.find_elements(By.XPATH, "//*[@role='tab'][.='Tail latency']"))[0]
     # From the keyboard alone: the chosen tab has the focus's place, arrows go along, Enter chooses.
     browser.find_element(By.CSS_SELECTOR, "[role=tab][aria-selected=true]").send_keys(Keys.END)
     assert browser.switch_to.active_element.text.upper() in ("TAIL LATENCY",)
     browser.switch_to.active_element.send_keys(Keys.ENTER)
     assert tab.get_attribute("aria-selected") == "true"
-    first = until(lambda: count_shown(browser))
-    seen.notes["moved"] = (first, until(lambda: (n := count_shown(browser)) > first and n))
+    first = eventually(lambda: count_shown(browser))
+    seen.notes["moved"] = (first, eventually(lambda: (n := count_shown(browser)) > first and n))
     seen.notes["live"] = seen.data()
     seen.notes["roles"] = in_shadow(
         browser,
@@ -162,12 +153,12 @@ def _first_run(seen: Seen, browser: Any) -> None:
     before = count_shown(browser)
     seen.post("/stats/reset")
     browser.refresh()
-    until(lambda: in_shadow(browser, "root.host.dataset.theme") == "dark")
-    seen.notes["after reset"] = (before, until(lambda: count_shown(browser)))
-    until(lambda: len(seen.data()["over_time"]["itl"]) > 1)
+    eventually(lambda: in_shadow(browser, "root.host.dataset.theme") == "dark")
+    seen.notes["after reset"] = (before, eventually(lambda: count_shown(browser)))
+    eventually(lambda: len(seen.data()["over_time"]["itl"]) > 1)
     browser.find_elements(By.XPATH, "//button[normalize-space()='Stop']")[0].click()
-    until(lambda: in_shadow(browser, "/ over$/.test(root.querySelector('.about').textContent)"), 60)
-    until(lambda: (seen.directory / "report.html").is_file(), 120)
+    eventually(lambda: in_shadow(browser, "/ over$/.test(root.querySelector('.about').textContent)"))
+    eventually(lambda: (seen.directory / "report.html").is_file(), timeout_s=120)
     seen.notes["first"] = json.loads((seen.directory / "summary.json").read_text())
     seen.notes["links"] = in_shadow(
         browser, "[...root.querySelectorAll('nav a')].filter(a => !a.hidden).map(a => a.href)"
@@ -176,31 +167,31 @@ def _first_run(seen: Seen, browser: Any) -> None:
 
 
 def _second_run(seen: Seen, browser: Any, baseline: Path, url: str, small: Path) -> None:
-    until(lambda: json.loads(seen.get("/stats/requests"))["state"] == "stopped")
+    eventually(lambda: json.loads(seen.get("/stats/requests"))["state"] == "stopped")
     form = {"host": url, "workload": small, "baseline": baseline, "warmup": 0, "seed": 7, "request_rate": ""}
     seen.post("/swarm", user_count=12, spawn_rate=100, **form)
-    seen.notes["second begins"] = until(lambda: (data := seen.data())["baseline"] and data)
+    seen.notes["second begins"] = eventually(lambda: (data := seen.data())["baseline"] and data)
     browser.execute_script("localStorage.removeItem('theme')")
     browser.get(f"http://127.0.0.1:{seen.port}/tail-latency/")
     for name, width, scheme in (("narrow", 390, "dark"), ("wide", 1280, "light")):
         resize(browser, width, 900)
         prefer(browser, scheme)
         browser.refresh()
-        until(lambda: count_shown(browser))
+        eventually(lambda: count_shown(browser))
         script = "return document.documentElement.scrollWidth <= innerWidth"
         seen.notes[name] = (browser.execute_script(script), in_shadow(browser, "root.host.dataset.theme"))
-    until(lambda: seen.data()["requests"]["ok"] > 200, 100)
+    eventually(lambda: seen.data()["requests"]["ok"] > 200, timeout_s=100)
     seen.post("/stop")
-    until(lambda: seen.data()["run"]["over"], 60)
-    until(lambda: (seen.directory / "report.html").is_file(), 120)
-    until(lambda: in_shadow(browser, "/ over$/.test(root.querySelector('.about').textContent)"))
+    eventually(lambda: seen.data()["run"]["over"])
+    eventually(lambda: (seen.directory / "report.html").is_file(), timeout_s=120)
+    eventually(lambda: in_shadow(browser, "/ over$/.test(root.querySelector('.about').textContent)"))
     cells = "[...r.children].map(c => c.firstChild?.textContent ?? '')"
     seen.notes["table"] = in_shadow(browser, f"[...root.querySelectorAll('.figures tbody tr')].map(r => {cells})")
     seen.notes["verdict"] = in_shadow(browser, "root.querySelector('.verdict').textContent")
     browser.get(f"http://127.0.0.1:{seen.port}/?tab=reports")
     for words in ("Download requests CSV", "Download each request with its latencies (Tailgate CSV)"):
-        until(lambda words=words: browser.find_elements(By.LINK_TEXT, words))[0].click()
-    until(lambda: len(list(seen.downloads.glob("*.csv"))) == 2)
+        eventually(lambda words=words: browser.find_elements(By.LINK_TEXT, words))[0].click()
+    eventually(lambda: len(list(seen.downloads.glob("*.csv"))) == 2)
     link = browser.find_element(By.LINK_TEXT, "Tailgate report (HTML)")
     browser.get(str(link.get_attribute("href")))
     seen.notes["report heading"] = browser.find_element(By.TAG_NAME, "h1").text

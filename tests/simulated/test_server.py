@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import eventually
 from vllm_launch.simulated.settings import EngineSettings
 from vllm_launch.simulated.virtual import Ask, open_loop
 
@@ -31,13 +32,6 @@ def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
 def text_of(events: list[str]) -> str:
     chunks = [json.loads(event) for event in events if event != "[DONE]"]
     return "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.02)
 
 
 def open_stream(engine: EngineProcess, body: dict[str, Any], receive_buffer: int | None = None) -> socket.socket:
@@ -177,7 +171,7 @@ def test_stream_interval_bundles_tokens(launch: Launch) -> None:
 def test_a_full_queue_is_refused_with_503(launch: Launch) -> None:
     engine = launch("--flag", "max-num-queued-reqs=2")
     streams = [open_stream(engine, chat(str(i), max_tokens=2000, ignore_eos=True)) for i in range(2)]
-    until(lambda: engine.metric("vllm:num_requests_running") == 2)
+    eventually(lambda: engine.metric("vllm:num_requests_running") == 2)
     status, _, body = engine.ask(CHAT, chat("third"))
     assert status == 503
     assert body.decode() == (CAPTURED / "queue_full_503.body.json").read_text().strip()
@@ -185,7 +179,7 @@ def test_a_full_queue_is_refused_with_503(launch: Launch) -> None:
     assert engine.metric(rejections + '"max_num_queued_reqs"}') == 1
     for stream in streams:
         stream.close()
-    until(lambda: engine.ask(CHAT, chat("later", max_tokens=1))[0] == 200)
+    eventually(lambda: engine.ask(CHAT, chat("later", max_tokens=1))[0] == 200)
 
 
 def test_keys_guard_v1_only_and_are_never_shown(launch: Launch) -> None:
@@ -216,7 +210,7 @@ def test_priority_lets_the_important_past_the_queue(launch: Launch) -> None:
     for name, priority in (("running", 0), ("low", 9), ("high", 1)):
         threads.append(threading.Thread(target=ask, args=(name, priority)))
         threads[-1].start()
-        until(lambda: in_engine() == len(threads))
+        eventually(lambda: in_engine() == len(threads))
     for thread in threads:
         thread.join()
     assert order == ["running", "high", "low"]
@@ -238,7 +232,7 @@ def test_a_client_that_leaves_ends_its_request(launch: Launch) -> None:
     assert b"data: " in stream.recv(65536)
     assert engine.metric("vllm:num_requests_running") == 1
     stream.close()
-    until(lambda: engine.metric("vllm:num_requests_running") == 0)
+    eventually(lambda: engine.metric("vllm:num_requests_running") == 0)
     assert engine.metric("vllm:kv_cache_usage_perc") == 0
     assert engine.metric("vllm:request_success_total") == 0
 
@@ -289,7 +283,7 @@ def test_what_is_no_http_is_told_so(engine: EngineProcess) -> None:
 def test_a_slow_reader_gets_all_and_holds_up_nobody(launch: Launch) -> None:
     engine = launch("--slowdown", "0.01")
     slow = open_stream(engine, chat(max_tokens=20_000, ignore_eos=True), receive_buffer=1 << 16)
-    until(lambda: engine.metric("vllm:generation_tokens_total") == 20_000, 60)
+    eventually(lambda: engine.metric("vllm:generation_tokens_total") == 20_000)
     assert engine.ask(CHAT, chat(max_tokens=5))[0] == 200
     read = bytearray()
     while not read.endswith(b"0\r\n\r\n"):
@@ -350,7 +344,7 @@ def test_an_engine_that_falls_behind_says_so(launch: Launch) -> None:
     """Steps a thousand times faster than any GPU: no host can keep up, and the figures must not pretend it did."""
     engine = launch("--slowdown", "0.0005")
     streams = [open_stream(engine, chat(str(i), max_tokens=3000, ignore_eos=True)) for i in range(50)]
-    until(lambda: engine.metric("tailgate_simulated_behind_steps_total") > 0, 30)
+    eventually(lambda: engine.metric("tailgate_simulated_behind_steps_total") > 0)
     page = engine.ask("/metrics")[2].decode()
     assert 'tailgate_simulated_lateness_seconds_bucket{le="+Inf"' in page
     for stream in streams:
@@ -381,7 +375,7 @@ def test_clients_that_leave_before_their_prompt_is_read_do_no_harm(
         stream = open_stream(engine, chat(max_tokens=4))
         time.sleep(0.002)
         stream.close()
-    until(lambda: engine.metric("vllm:num_requests_running") == 0)
+    eventually(lambda: engine.metric("vllm:num_requests_running") == 0)
     stream = open_stream(engine, chat(max_tokens=4))
     time.sleep(0.002)
     assert engine.stop() == 0

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,16 +58,6 @@ def end(process: subprocess.Popen[str], timeout_s: float = 60) -> Ended:
         out, err = process.communicate(timeout=60)
         raise AssertionError(f"it did not end by itself:\n{out}\n{err}") from None
     return Ended(process.returncode, out, err)
-
-
-def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 30) -> Any:
-    """The condition's value once it is truthy."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"not within {timeout_s} s: {what}")
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -13,7 +13,8 @@ from exporters.compare import compare
 from exporters.run import Run
 from exporters.together import judge_together
 from tailgate.exits import BadInput
-from tests.vllm_launch.commands import end, eventually, launch, marked, start
+from tests.support.waiting import eventually
+from tests.vllm_launch.commands import end, launch, marked, start
 from vllm_launch.experiments.cost import per_million
 from vllm_launch.experiments.file import load_experiment
 from vllm_launch.experiments.outcomes import conclude

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.openai_server import serve
-from tests.vllm_launch.commands import end, eventually, launch, start
+from tests.support.waiting import eventually
+from tests.vllm_launch.commands import end, launch, start
 from tests.vllm_launch.pages import answering
 from vllm_launch.engine.launch import free_port
 

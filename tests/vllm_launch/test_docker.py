@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tailgate.exits import BadInput
-from tests.vllm_launch.commands import end, eventually, marked, start
+from tests.support.waiting import eventually
+from tests.vllm_launch.commands import end, marked, start
 from vllm_launch.config import load_config
 from vllm_launch.engine.commands import command
 from vllm_launch.engine.launch import LaunchFailed, free_port, launch

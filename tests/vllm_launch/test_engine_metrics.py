@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tests.vllm_launch.commands import eventually
+from tests.support.waiting import eventually
 from tests.vllm_launch.pages import answering
 from vllm_launch.engine.metrics import Scraper, read_cache_config, read_sample
 

@@ -13,7 +13,8 @@ import pytest
 
 from exporters.record import decode_records
 from tailgate.exits import Exit
-from tests.vllm_launch.commands import Ended, end, eventually, launch, marked, start
+from tests.support.waiting import eventually
+from tests.vllm_launch.commands import Ended, end, launch, marked, start
 from vllm_launch.experiments import run
 from vllm_launch.experiments.file import Experiment, Leg, load_experiment
 from vllm_launch.experiments.progress import Progress

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from tailgate.exits import BadInput
-from tests.vllm_launch.commands import end, eventually, marked, start
+from tests.support.waiting import eventually
+from tests.vllm_launch.commands import end, marked, start
 from tests.vllm_launch.commands import launch as command
 from vllm_launch.config import load_config
 from vllm_launch.engine.api import EngineUnreachable, ask, healthy

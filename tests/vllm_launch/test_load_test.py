@@ -9,7 +9,8 @@ import pytest
 
 from tailgate.exits import BadInput
 from tests.support.openai_server import serve
-from tests.vllm_launch.commands import eventually, marked
+from tests.support.waiting import eventually
+from tests.vllm_launch.commands import marked
 from vllm_launch.experiments.load_test import Load, options, run
 
 CLOSED = Load("chat-short", users=6, request_rate=None, run_time_s=90.0, warm_up_s=5.0, seed=3, workers=2)

@@ -14,7 +14,8 @@ import pytest
 
 from tests.support import locust_runs
 from tests.support.require import need
-from tests.vllm_launch.commands import eventually, launch, marked
+from tests.support.waiting import eventually
+from tests.vllm_launch.commands import launch, marked
 from vllm_launch import cpu_vllm, effect
 from vllm_launch.config import load_config
 from vllm_launch.engine.api import ask, healthy
