@@ -102,5 +102,12 @@ def _samples(path: Path) -> list[dict[str, Any]]:
         except msgspec.DecodeError:
             continue
         if isinstance(value, dict) and isinstance(value.get("time_ns"), int):
-            found.append({k: v for k, v in value.items() if isinstance(v, int | float) or k == "error"})
+            found.append({k: v for k, v in value.items() if k == "error" or _is_told(v)})
     return found
+
+
+def _is_told(value: Any) -> bool:
+    """Whether it is a number, or a histogram: numbers by upper bound."""
+    if isinstance(value, dict):
+        return all(isinstance(one, int | float) for one in value.values())
+    return isinstance(value, int | float)

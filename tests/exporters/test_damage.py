@@ -90,8 +90,12 @@ def test_a_run_json_that_no_suite_of_today_wrote_is_one_line(
 def test_what_is_no_number_in_the_engines_samples_is_left_out(tmp_path: Path) -> None:
     run = store(tmp_path / "run", queueing_records(1, seconds=5), seconds=5.0)
     counters = ("simulated_behind_steps_total", "step_tokens_count", "ttft_s_count", "ttft_s_sum")
-    good = [{"time_ns": START_NS + i * 10**9, "running": i, **dict.fromkeys(counters, i)} for i in range(4)]
-    bad = [{**good[1], "time_ns": "x"}, {**good[1], **dict.fromkeys(counters, "x"), "running": None}, [1], "x"]
+    good: list[dict[str, Any]] = [
+        {"time_ns": START_NS + i * 10**9, "running": i, "ttft_s_buckets": {"+Inf": i}, **dict.fromkeys(counters, i)}
+        for i in range(4)
+    ]
+    worse = {**good[1], **dict.fromkeys(counters, "x"), "running": None, "ttft_s_buckets": {"+Inf": "x"}}
+    bad = [{**good[1], "time_ns": "x"}, worse, [1], "x"]
     (run.path / "engine.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [*good, *bad]))
     found = Run.load(run.path)
     assert found.engine == [*good, {"time_ns": START_NS + 10**9}]
