@@ -61,7 +61,9 @@ def known_instead(name: str, directory: Path = DIRECTORY) -> str:
     """What whoever asked for a baseline that is not there may have meant."""
     known = sorted(path.stem for path in directory.glob("*.json"))
     close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}" if known else "there are none yet"
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"known: {', '.join(known)}" if known else "there are none yet: save one with --save-baseline NAME"
 
 
 def listing(directory: Path = DIRECTORY) -> list[dict[str, Any]]:

@@ -14,18 +14,26 @@ from tailgate.exits import BadInput, Exit
 from tailgate.thresholds import Gate
 
 
-def check_baseline(name: str) -> None:
-    """Raises `BadInput` where `name` is neither a stored baseline that can be read nor a run directory."""
+def check(compared: str | None, kept: str | None) -> None:
+    """Raises `BadInput` where a run could not be compared with `compared`, or kept as `kept`, once it is over.
+
+    For whoever judges the run: the disk of a worker needs to hold neither.
+    """
+    if compared:
+        _check_baseline(compared)
+    if kept:
+        _check_place()
+
+
+def _check_baseline(name: str) -> None:
     stored = baseline.find(name)
     if stored is not None:
         baseline.load(stored)
     elif not (Path(name) / RUN).is_file():
-        known = [str(kept["name"]) for kept in baseline.listing()]
-        mend = f"known: {', '.join(known)}" if known else "save one with --save-baseline NAME"
-        raise BadInput(f"--baseline: no baseline and no run directory '{name}'", mend)
+        raise BadInput(f"--baseline: no baseline and no run directory '{name}'", baseline.known_instead(name))
 
 
-def check_place(directory: Path = baseline.DIRECTORY) -> None:
+def _check_place(directory: Path = baseline.DIRECTORY) -> None:
     """Raises `BadInput` where no baseline could be kept: better told before a run than after it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)

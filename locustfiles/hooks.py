@@ -20,7 +20,7 @@ from locust import events, runners, stats
 from locust.env import Environment
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
-from locustfiles import console, locust_stats, rate_page, tail_tab
+from locustfiles import against, console, locust_stats, rate_page, tail_tab
 from locustfiles.alone import Alone
 from locustfiles.crew import Crew
 from locustfiles.enlisted import Enlisted
@@ -76,6 +76,7 @@ def _check(options: Any) -> None:
         settings = read_settings(chosen(options))
         settings.tls.context()
         if not options.worker:
+            against.check(settings.baseline, settings.save_baseline)
             # Before the fork, so that workers have what was read.
             open_replayed(settings.workload, settings.trace)
             if settings.tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -21,8 +22,7 @@ from exporters import quality
 from exporters.compare import Comparison
 from exporters.run import REQUESTS
 from exporters.run_store import RunStore
-from locustfiles import engine_page, report_file
-from locustfiles.against import baseline_runs, compare_with, hold_alone, keep_as
+from locustfiles import against, engine_page, report_file
 from locustfiles.cache_check import CacheCheck
 from locustfiles.dealing import cut_of
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
@@ -94,10 +94,11 @@ class Leader:
         """Starts a run with the options as they stand now. Raises `BadInput`."""
         options = self._environment.parsed_options
         settings = read_settings(chosen(options))
+        against.check(settings.baseline, settings.save_baseline)
         api, server = ask_server(settings, self._host(), self._key)
         seed = fresh_seed() if settings.seed is None else settings.seed
         salt = fresh_salt() if settings.salt == FRESH else settings.salt
-        baseline = baseline_runs(settings.baseline) if settings.baseline else ()
+        baseline = against.baseline_runs(settings.baseline) if settings.baseline else ()
         plan = make_plan(
             settings.workload,
             seed=seed,
@@ -136,7 +137,7 @@ class Leader:
         for name, member in crew.items():
             course.workers[name] = identity(member)
         window = {"start_ns": course.start_ns + int(settings.warmup_s * 1e9), "end_ns": None}
-        store.update_meta(workers=course.workers, clock=clock_of(crew), window=window, notes=notes_of(crew))
+        _note(store, workers=course.workers, clock=clock_of(crew), window=window, notes=notes_of(crew))
         if server.has_metrics and not os.environ.get(LAUNCH_CONFIG):
             course.watcher = engine_page.watch(api, lambda sample: self._keep_engine(store, sample))
         course.cache = CacheCheck(api) if server.has_metrics else None
@@ -231,6 +232,8 @@ class Leader:
             course.summary = course.summary or {}
             course.codes.append(Exit.BAD_INPUT)
         finally:
+            # Where summing up failed its files are open yet, and locked: nobody could recover the run.
+            store.close()
             course.finished.set()
         return course
 
@@ -252,7 +255,7 @@ class Leader:
 
     def _set_pace(self, course: Course, at_s: float, rate: float) -> None:
         self.fleet.change_rate(course.run_id, at_s, rate)
-        course.store.update_meta(rate_changes=course.rates.changes if course.rates else [])
+        _note(course.store, rate_changes=course.rates.changes if course.rates else [])
 
     def _kept(self, course: Course, start_ns: int, end_ns: int) -> dict[str, Any]:
         """What run.json says of the engine's cache, and of how the schedule was kept in open loop."""
@@ -276,13 +279,13 @@ class Leader:
         settings, directory = course.settings, course.store.directory
         try:
             if settings.baseline:
-                course.comparison = compare_with(settings.baseline, directory, settings.gate)
+                course.comparison = against.compare_with(settings.baseline, directory, settings.gate)
                 course.codes.append(course.comparison.exit_code)
             elif settings.gate:
-                codes, course.thresholds = hold_alone(settings.gate, directory)
+                codes, course.thresholds = against.hold_alone(settings.gate, directory)
                 course.codes += codes
             if settings.save_baseline:
-                logger.info("baseline saved: %s", keep_as(settings.save_baseline, directory))
+                logger.info("baseline saved: %s", against.keep_as(settings.save_baseline, directory))
         except BadInput as error:
             logger.error("%s", error)
             course.codes.append(Exit.NOT_VALID)
@@ -360,6 +363,12 @@ def ask_server(settings: Settings, host: str | None, key: ApiKey) -> tuple[Api, 
     """The server at `host` as it describes itself, and a way to ask it more. Raises `BadInput`."""
     api = Api(server_url(host), settings.tls, key.headers())
     return api, discover(api, settings.model, settings.workload.models)
+
+
+def _note(store: RunStore, **facts: Any) -> None:
+    """Adds to run.json. What a full disk does not take now stands in what is written at the end, or that fails too."""
+    with contextlib.suppress(OSError):
+        store.update_meta(**facts)
 
 
 def _counter(settings: Settings, api: Api, server: Server) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from locustfiles.against import check_baseline, check_place
 from locustfiles.client.errors import keep_secret
 from locustfiles.client.stream import Timeouts
 from locustfiles.client.tls import TlsOptions
@@ -142,10 +141,6 @@ def read_settings(options: Mapping[str, Any], workload: Workload | None = None) 
     if text.get("gate") and settings.gate and settings.gate.changes and not settings.baseline:
         term = settings.gate.changes[0].text
         raise BadInput(f"--gate: '{term}' is held against a baseline", "name one with --baseline")
-    if settings.baseline:
-        check_baseline(settings.baseline)
-    if settings.save_baseline:
-        check_place()
     return settings
 
 

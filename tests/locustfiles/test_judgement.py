@@ -104,6 +104,27 @@ def test_where_no_baseline_can_be_kept_none_is_measured(server: Running, small: 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_worker_needs_no_place_for_baselines(server: Running, small: Path, tmp_path: Path) -> None:
+    """In a fleet of containers all have the same options, and the master alone has the volume."""
+    here, there, port = tmp_path / "here", tmp_path / "there", free_port()
+    here.mkdir()
+    there.mkdir()
+    (there / "baselines").write_text("in the way")
+    env = {"LOCUST_SAVE_BASELINE": "main", "LOCUST_WORKLOAD": str(small)}
+    worker = start("-f", ROOT / "locustfiles" / "chat.py", "--worker", "--master-port", port, cwd=there, env=env)
+    master = start(
+        *("-f", ROOT / "locustfiles" / "chat.py", "--headless", "-H", server.url, "--num-requests", 40, "--no-report"),
+        *("--results", tmp_path / "run", "--master", "--master-bind-port", port, "--expect-workers", 1),
+        cwd=here,
+        env=env,
+    )
+    ended = end(master, tmp_path / "run")
+    # 4 where this machine was too busy for the run to be valid: such a run is kept as no baseline.
+    assert ended.code in (0, 4), ended.err
+    assert ended.summary["requests"]["ok"] == 40
+    assert end(worker, tmp_path, timeout_s=20).code == 0
+
+
 def test_a_run_beside_another(server: Running, small: Path, tmp_path: Path) -> None:
     options = ("--workload", small, "-u", 4, "-r", 100, "--num-requests", 60, "--seed", 3)
     first = run(server.url, tmp_path / "first", *options)
