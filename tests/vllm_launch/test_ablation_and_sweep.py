@@ -15,10 +15,11 @@ from exporters.together import judge_together
 from tailgate.exits import BadInput
 from tests.support.waiting import eventually
 from tests.vllm_launch.commands import end, launch, marked, start
+from vllm_launch.config import load_config
 from vllm_launch.experiments.cost import per_million
 from vllm_launch.experiments.file import load_experiment
 from vllm_launch.experiments.outcomes import conclude
-from vllm_launch.experiments.state import State, identity
+from vllm_launch.experiments.state import State, identity, of_config
 from vllm_launch.experiments.sweep import Point, pareto
 from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
 from vllm_launch.simulated.settings import EngineSettings
@@ -123,6 +124,11 @@ def test_another_plan_cannot_go_on_with_it(tmp_path: Path) -> None:
     other = load_experiment(str(tmp_path / "s.yaml"))
     with pytest.raises(BadInput, match="whose legs differs from what"):
         State.resume(other.path, identity(other), state.directory)
+
+
+def test_another_server_is_another_engine() -> None:
+    of_each = [of_config(load_config(f"http://127.0.0.1:8000/{name}")) for name in "ab"]
+    assert of_each[0] != of_each[1]
 
 
 def test_nobody_else_runs_legs_where_an_experiment_goes_on(tmp_path: Path) -> None:

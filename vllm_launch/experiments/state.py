@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,9 @@ def of_config(config: LaunchConfig) -> dict[str, Any]:
         "config": config.name,
         "model": config.model,
         "device": config.device,
+        "vllm": config.version,
+        "url": config.url,
+        "docker": asdict(config.docker) if config.docker else None,
         "args": dict(config.args),
         "env": config.public_env(),
         **({"step_times": config.step_times.read_text(encoding="utf-8")} if config.step_times else {}),
