@@ -118,7 +118,7 @@ def read(file: Path, content: Mapping[str, Any]) -> Run:
 def _read(file: Path, found: Mapping[str, Any]) -> tuple[dict[str, Any], list[RequestRecord]]:
     try:
         meta, records = _converted(file, found)
-    except (TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise BadInput(f"{file}: it holds what is no measurement ({error})", _MEND) from None
     check(meta, str(file), _MEND)
     return meta, records

@@ -14,7 +14,7 @@ from tailgate.objectives import parse_objectives
 from tests.vllm_launch.commands import launch
 from vllm_launch.experiments.state import State
 from vllm_launch.search.file import load_search
-from vllm_launch.search.rate import Judged, Probe, RateSearch, probe_of
+from vllm_launch.search.rate import Crossing, Judged, Probe, RateSearch, probe_of
 from vllm_launch.search.run import identity, run_search
 from vllm_launch.search.screening import Screen, predict
 from vllm_launch.search.virtual_run import VirtualLoad, virtual_run
@@ -190,6 +190,12 @@ def test_a_limit_at_a_cliff_is_found_though_noise_hides_it_from_near() -> None:
     assert found.crossing is not None
     assert found.crossing.half_width < 0.5
     assert found.crossing.low < found.bracket[0] < found.crossing.high
+
+
+def test_where_no_reach_tells_well_the_one_that_tells_best_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {1: Crossing(10, 5, 20), 2: Crossing(10, 6, 18), 4: Crossing(11, 3, 30)}
+    monkeypatch.setattr(RateSearch, "_told", lambda self, widened=1: told.get(widened))
+    assert RateSearch(1.0, tolerance=0.1).crossing == told[2]
 
 
 def test_a_slo_that_no_rate_meets_is_called_that(tmp_path: Path) -> None:

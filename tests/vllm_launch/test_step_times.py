@@ -175,6 +175,12 @@ def test_flags_that_the_fitted_server_decided_are_said_to_have_no_effect(folder:
         EngineSettings.from_fitted(table, {"tensor-parallel-size": 2})
 
 
+def test_a_context_that_was_left_to_the_engine_is_what_the_engine_said() -> None:
+    said = {"effective": {"max-model-len": 2048}}
+    assert embedded._longest({"args": {"max-model-len": -1}, **said}) == 2048
+    assert embedded._longest({"args": {"max-model-len": -1}}) == 4096
+
+
 def test_runs_of_several_launches_or_of_none_are_no_ground_for_a_fit(tmp_path: Path) -> None:
     for name, args in (("a", {}), ("b", {"max-num-seqs": 4})):
         (tmp_path / name).mkdir()

@@ -90,8 +90,8 @@ def fitted(runs: Sequence[Run]) -> FittedTable:
             if run.facts.launch.get(key) != first.facts.launch.get(key):
                 raise BadInput(f"{run.path} and {first.path} differ in their launch's {key}", "give runs of one launch")
     launch = first.facts.launch
-    args: Mapping[str, Any] = launch["args"]
-    table = fit_table(runs, args, *stand_ins(launch["model"], launch["device"], _longest(launch)))
+    args: Mapping[str, Any] = launch.get("args") or {}
+    table = fit_table(runs, args, *stand_ins(launch["model"], str(launch.get("device")), _longest(launch)))
     simulated = "simulated runs: " if any(run.facts.simulated for run in runs) else ""
     return replace(table, source=f"{simulated}{launch.get('name')} ({', '.join(run.path.name for run in runs)})")
 
@@ -144,5 +144,6 @@ def read_step_times(path: Path, config: LaunchConfig) -> FittedTable:
 
 
 def _longest(launch: Mapping[str, Any]) -> int:
-    said = launch.get("effective") or {}
-    return int(launch["args"].get("max-model-len") or said.get("max-model-len") or 4096)
+    """In tokens: what the engine said, since its flag may leave it to the engine (-1)."""
+    told = [(launch.get(part) or {}).get("max-model-len") for part in ("effective", "args")]
+    return next((length for length in told if isinstance(length, int) and length > 0), 4096)

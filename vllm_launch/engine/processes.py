@@ -181,7 +181,7 @@ class _Echo:
         for line in output:
             self._lines.append(line)
             # Nobody may be reading ours any more: the child's must be read all the same, or it would stand still.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 sys.stdout.buffer.write(line)
                 sys.stdout.flush()
 

@@ -258,12 +258,14 @@ class RateSearch:
 
         Where noise hides the slope of what is near, what lies further off tells it.
         """
-        found = None
+        found = []
         for widened in _WIDENED:
-            found = self._told(widened)
-            if found is not None and found.half_width < _VAGUE:
-                break
-        return found
+            crossing = self._told(widened)
+            if crossing is not None:
+                found.append(crossing)
+                if crossing.half_width < _VAGUE:
+                    break
+        return min(found, key=lambda one: one.half_width, default=None)
 
     def _told(self, widened: int = 1) -> Crossing | None:
         """The crossing by the probes that lie near the bracket, or `widened` times as far."""
