@@ -44,7 +44,8 @@ PARTS = {
 
 
 def main() -> int:
-    known = "".join(f"\n  {name:<20}{what}" for name, what in PARTS.items())
+    width = max(map(len, PARTS)) + 2
+    known = "".join(f"\n  {name:<{width}}{what}" for name, what in PARTS.items())
     parser = Parser(
         prog="python -m benchmarks",
         description="Runs the benchmarks named, or all of them. Leave the machine alone meanwhile.",

@@ -117,6 +117,8 @@ def _arrival(facts: Facts) -> Any:
         if kind != of:
             spec.pop(key, None)
     told = {k: v for k, v in spec.items() if v is not None} if facts.open_loop else {"users": facts.meta.get("users")}
+    if changes := facts.meta.get("rate_changes"):
+        told["changed"] = ",".join(f"{rate:g}@{at_s:.0f}s" for at_s, rate in changes)
     return " ".join([str(kind), *(f"{k}={v}" for k, v in sorted(told.items()))])
 
 

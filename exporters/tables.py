@@ -18,8 +18,8 @@ TITLES = {
     "e2e_s": "E2E",
     "connect_s": "connect",
     "send_lag_s": "send lag",
-    "ttft_scheduled_s": "TTFT from schedule",
-    "e2e_scheduled_s": "E2E from schedule",
+    "ttft_scheduled_s": "TTFT from due time",
+    "e2e_scheduled_s": "E2E from due time",
 }
 
 
@@ -61,7 +61,7 @@ def engine_text(own: Mapping[str, Any] | None, metrics: Mapping[str, Mapping[str
 
 def metric_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The latencies that were measured, one a line."""
-    head = ["ms", "count", "mean", "min", "max", *(_quantile(name) for name in LEVELS)]
+    head = ["ms", "count", "mean", "min", "max", *(quantile_title(name) for name in LEVELS)]
     rows = [head]
     for name, found in metrics.items():
         if found["count"]:
@@ -75,7 +75,8 @@ def metric_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _quantile(name: str) -> str:
+def quantile_title(name: str) -> str:
+    """'p999' as people write it."""
     return "p99.9" if name == "p999" else name
 
 

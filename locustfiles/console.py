@@ -7,19 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from exporters.run import REPORT
-from exporters.tables import said_of_answers, said_of_prompts, said_of_sending
-from exporters.wording import counted
+from exporters.tables import TITLES, quantile_title, said_of_answers, said_of_prompts, said_of_sending
+from exporters.wording import counted, milliseconds
 
-_SHOWN = (
-    ("TTFT", "ttft_s"),
-    ("TTFT from due time", "ttft_scheduled_s"),
-    ("ITL", "itl_s"),
-    ("stall", "stall_s"),
-    ("TPOT", "tpot_s"),
-    ("E2E", "e2e_s"),
-    ("E2E from due time", "e2e_scheduled_s"),
-    ("send lag", "send_lag_s"),
-)
+_SHOWN = ("ttft_s", "ttft_scheduled_s", "itl_s", "stall_s", "tpot_s", "e2e_s", "e2e_scheduled_s", "send_lag_s")
 _OPEN_LOOP_ONLY = ("send_lag_s", "ttft_scheduled_s", "e2e_scheduled_s")
 _QUANTILES = ("p50", "p95", "p99", "p999")
 _WIDTH = 10
@@ -40,15 +31,16 @@ def summary_lines(summary: Mapping[str, Any], meta: Mapping[str, Any], directory
         + (" - SIMULATED: no real hardware was measured" if summary["simulated"] else ""),
         f"{counted(requests['sent'], 'request')} sent in {window['seconds']:.1f} s: {counts}; {rate}",
         "",
-        f"{'ms':<20}" + "".join(f"{title:>{_WIDTH}}" for title in ("count", *_QUANTILES, "max")),
+        f"{'ms':<20}" + "".join(f"{title:>{_WIDTH}}" for title in ("count", *map(quantile_title, _QUANTILES), "max")),
     ]
-    for title, metric in _SHOWN:
+    for metric in _SHOWN:
         found = summary["metrics"].get(metric)
         if found and found["count"] and (open_loop or metric not in _OPEN_LOOP_ONLY):
-            cells = [str(found["count"]), *(_milliseconds(found.get(key)) for key in (*_QUANTILES, "max"))]
-            lines.append(f"{title:<20}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells))
+            tails = [found.get(key) for key in (*_QUANTILES, "max")]
+            cells = [str(found["count"]), *("too few" if tail is None else milliseconds(tail) for tail in tails)]
+            lines.append(f"{TITLES[metric]:<20}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells))
     if any("too few" in line for line in lines):
-        lines.append("too few: fewer than ten requests lie beyond that quantile")
+        lines.append("too few: fewer than ten observations lie beyond that quantile")
     lines.append("")
     for kind, count in requests["by_error"].items():
         lines.append(f"failed: {count} x {kind}")
@@ -71,16 +63,9 @@ def summary_lines(summary: Mapping[str, Any], meta: Mapping[str, Any], directory
     return lines
 
 
-def _milliseconds(seconds: Any) -> str:
-    if not isinstance(seconds, int | float):
-        return "too few"
-    ms = seconds * 1e3
-    return f"{ms:.3f}" if ms < 10 else f"{ms:.2f}" if ms < 1000 else f"{ms:.0f}"
-
-
 def _reached(objective: Mapping[str, Any]) -> str:
     value = objective["value"]
     if value is None:
         return ""
     share = str(objective["text"]).startswith("error_share")
-    return f" ({value:.2%})" if share else f" ({_milliseconds(value)} ms)"
+    return f" ({value:.2%})" if share else f" ({milliseconds(value)} ms)"

@@ -322,7 +322,7 @@ def make_plan(
     source = source_of(workload, seed, trace, calibration)
     if workload.trace and workload.trace.format == "run":
         past = PastRun(trace_path(workload, trace))
-        seed, salt, extra_body = past.seed, past.salt, {**past.extra_body, **(extra_body or {})}
+        seed, salt, extra_body = past.seed, salt or past.salt, {**past.extra_body, **(extra_body or {})}
     return Plan(
         workload,
         source,

@@ -176,6 +176,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "another arrival: poisson rate=20.0 against closed users=8",
     ),
     (
+        {"rate_changes": [[7.8, 40.0]]},
+        "another arrival: poisson rate=20.0 against poisson changed=40@8s rate=20.0",
+    ),
+    (
         {"engine": {"name": "tailgate-simulated", "simulated": True}},
         "another engine kind: vllm against tailgate-simulated (simulated)",
     ),

@@ -29,6 +29,7 @@ from exporters.quantiles import LEVELS
 from exporters.record import decode_records, encode_records
 from exporters.run import Run
 from exporters.wording import milliseconds
+from locustfiles.console import summary_lines
 from tests.support import prometheus_server
 from tests.support.browser import chromium, complaints, in_shadow, prefer, resize
 from tests.support.locust_runs import ROOT, end, free_port, start
@@ -39,6 +40,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(420)
 
 RULES = Path(exporters.__file__).parent / "alerts" / "tailgate.rules.yml"
+CONSOLE = ("p50", "p95", "p99", "p999", "max")
 DASHBOARD = Path(exporters.__file__).parent / "grafana" / "dashboards" / "tailgate.json"
 
 
@@ -307,7 +309,7 @@ class _Cells(HTMLParser):
 
 
 def test_five_places_tell_the_same_figures(seen: Seen) -> None:
-    """Tab, Prometheus, summary.json to the last digit; screen and report to four digits; Locust's CSV to its rank."""
+    """Tab, Prometheus, summary.json to the last digit; tab, console and report to four digits; Locust's CSV to its rank."""
     run = Run.load(seen.directory)
     summary = json.loads((seen.directory / "summary.json").read_text())
     samples = {
@@ -319,6 +321,7 @@ def test_five_places_tell_the_same_figures(seen: Seen) -> None:
     shown = {}
     for cls, title, count, *tails in seen.notes["table"]:
         shown[(cls, title)] = (count, tails)
+    console = [re.split(r"\s{2,}", line) for line in summary_lines(summary, run.facts.meta, seen.directory)]
     report = _Cells((seen.directory / "report.html").read_text()).rows
     with next(path for path in seen.downloads.glob("Locust_*.csv")).open() as file:
         locust = {(row["Type"], row["Name"]): row for row in csv.DictReader(file)}
@@ -346,6 +349,8 @@ def test_five_places_tell_the_same_figures(seen: Seen) -> None:
                 else:
                     assert prometheus("quantile_seconds", **key) == told[level]
             if not cls:
+                four = ["too few" if (v := told[level]) is None else milliseconds(v) for level in CONSOLE]
+                assert [title, str(told["count"]), *four] in console
                 continue
             assert prometheus(f"{metric}_seconds_count", request_class=cls) == told["count"]
             total = prometheus(f"{metric}_seconds_sum", request_class=cls)

@@ -83,7 +83,7 @@ MISTAKES = {
         GOOD.replace("engine: simulated", "engine: vllm"),
         (
             "vLLM is not installed in this Python environment; install it, name the environment that has it with "
-            "--python, or use --engine simulated"
+            "--python, or use --engine simulated (in an experiment's file, engine: simulated)"
         ),
     ),
 }

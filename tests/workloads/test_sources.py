@@ -224,3 +224,31 @@ def test_many_different_lengths_are_kept_by_rank(tmp_path: Path) -> None:
     assert len(made.values or ()) <= 4096
     for u in (0.001, 0.25, 0.5, 0.9, 0.999):
         assert made.at(u) == pytest.approx(20_000 * u, abs=6)
+
+
+def test_a_past_run_is_sent_once_more_or_under_another_salt_in_other_words(tmp_path: Path) -> None:
+    def kept(name: str, made: Workload, salt: str, trace: Path | None) -> Path:
+        directory = tmp_path / name
+        directory.mkdir()
+        arrival = {"kind": "poisson", "trace": str(trace) if trace else None}
+        meta = {"workload": made.model_dump(mode="json"), "seed": 7, "salt": salt, "arrival": arrival}
+        (directory / "run.json").write_text(json.dumps(meta))
+        lines = (json.dumps({"index": i, "sent_ns": 10**9 * (i + 1)}) for i in range(3))
+        (directory / "requests.jsonl").write_text("\n".join(lines) + "\n")
+        return directory
+
+    def sent(made: Plan) -> list[bytes]:
+        return [bytes(made.request(i).body) for i in range(3)]
+
+    def again(directory: Path, **other: Any) -> list[bytes]:
+        return sent(make_plan(load_workload(str(directory)), seed=1, model="m", counter=None, **other))
+
+    chat = load_workload("chat-short")
+    first = kept("first", chat, "", None)
+    once = sent(make_plan(chat, seed=7, model="m", counter=None))
+    assert again(first) == once
+    salted = again(first, salt="x")
+    assert not set(salted) & set(once)
+    assert [json.loads(b)["max_tokens"] for b in salted] == [json.loads(b)["max_tokens"] for b in once]
+    second = kept("second", load_workload(str(first)), "x", first)
+    assert again(second) == salted

@@ -84,7 +84,8 @@ def require_vllm(python: str, config: LaunchConfig) -> None:
     elif python == sys.executable and importlib.util.find_spec("vllm") is None:
         raise BadInput(
             "vLLM is not installed in this Python environment",
-            "install it, name the environment that has it with --python, or use --engine simulated",
+            "install it, name the environment that has it with --python, or use --engine simulated "
+            "(in an experiment's file, engine: simulated)",
         )
     elif not Path(python).is_file():
         raise BadInput(f"there is no Python at {python}", "name the environment that has vLLM with --python")

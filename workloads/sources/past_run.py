@@ -56,9 +56,9 @@ class PastRun:
         trace = (self.meta.get("arrival") or {}).get("trace")
         self.trace = Path(trace) if trace else None
         if self.workload.trace and self.workload.trace.format == "run" and self.trace is not None:
-            # A replay's own seed and salt made nothing that was sent.
+            # A replay's own seed made nothing that was sent; its salt did where one was asked for.
             first = PastRun(self.trace)
-            self.seed, self.salt = first.seed, first.salt
+            self.seed, self.salt = first.seed, self.salt or first.salt
 
     def again(self) -> Workload:
         """Its workload, with its own times for arrivals."""
