@@ -135,10 +135,31 @@ def test_options_exist(page: Path) -> None:
     assert sorted(named - every_option()) == []
 
 
+def lost_links(page: Path, text: str) -> list[str]:
+    """Links to files, and to headings in pages, that lead nowhere."""
+    lost = []
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target.read_text()))):
+            lost.append(link)
+    return lost
+
+
+def anchors(text: str) -> set[str]:
+    """A page's headings as GitHub names them in links."""
+    heads = re.findall(r"^#+ (.+)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+    assert lost_links(page, page.read_text()) == []
+
+
+def test_a_link_to_no_heading_is_lost() -> None:
+    text = "[a](docs/security.md#api-keys) [b](docs/security.md#api-key) [c](docs/secure.md) [d](https://locust.io)"
+    assert lost_links(ROOT / "README.md", text) == ["docs/security.md#api-key", "docs/secure.md"]
 
 
 @pytest.mark.parametrize(
