@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.waiting import eventually
 from tests.vllm_launch.pages import answering
 from vllm_launch.engine.metrics import Scraper, read_cache_config, read_sample
@@ -151,3 +153,9 @@ def test_values_that_are_none_and_buckets_without_a_bound_are_missing_and_no_mor
     assert "running" in sample["missing"]
     assert sample["ttft_s_buckets"] == {"+Inf": 8.0}
     assert sample["waiting"] == 2.0
+
+
+def test_samples_that_no_disk_takes_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with answering(lambda path: (200, PAGE)) as url, Scraper(url, Path("/dev/full"), interval_s=0.01) as scraper:
+        eventually(lambda: scraper.taken > 2)
+    assert caplog.messages == ["/dev/full: No space left on device; nothing more is written to it"]

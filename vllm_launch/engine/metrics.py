@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporters.run_store import AppendedFile
 from vllm_launch.engine import api, metric_names
 from vllm_launch.engine.gpus import Gpus
 
@@ -96,6 +97,7 @@ class Scraper:
         self._url = url
         self._path = path
         self._interval_s = interval_s
+        self._file: AppendedFile | None = None
         self._unwritten: list[dict[str, Any]] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._scrape_on, name="engine-metrics", daemon=True)
@@ -112,6 +114,8 @@ class Scraper:
         self._stopped.set()
         self._thread.join(timeout=10)
         self._write()
+        if self._file is not None and not self._thread.is_alive():
+            self._file.close()
 
     def _scrape_on(self) -> None:
         due = time.monotonic()
@@ -136,6 +140,6 @@ class Scraper:
     def _write(self) -> None:
         if not self._unwritten or not self._path.parent.is_dir():
             return
-        with self._path.open("ab") as file:
-            file.write(b"".join(msgspec.json.encode(sample) + b"\n" for sample in self._unwritten))
+        self._file = self._file or AppendedFile(self._path)
+        self._file.write(b"".join(msgspec.json.encode(sample) + b"\n" for sample in self._unwritten))
         self._unwritten.clear()
