@@ -30,8 +30,8 @@ _MOST_CLASSES = 16
 _SCHEMA = re.compile(r"tailgate\.baseline/([1-9]\d{0,3})")
 _KEPT = (
     "run_id", "started_utc", "suite_version", "label", "workload", "model", "seed", "seed_drawn", "arrival", "users",
-    "rate_changes", "slo", "clock", "engine", "simulated", "launch", "bodies_sha256", "salt", "command",
-    "imported_from",
+    "rate_changes", "user_changes", "warmup_s", "slo", "clock", "engine", "simulated", "launch", "bodies_sha256",
+    "salt", "command", "imported_from",
 )  # fmt: skip
 _SUMMARY = ("valid", "quality", "window", "requests", "throughput", "tokens", "metrics")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 from exporters.facts import Facts
@@ -36,6 +37,7 @@ def obstacles(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> li
             found.append(f"another {what}: {', '.join(values[0])} against {', '.join(values[1])}")
     found += _other_lengths(base, candidate) if imported else _other_definition(base, candidate)
     found += [] if imported else _other_seeds(base, candidate)
+    found += _other_paces((*base, *candidate))
     found += _one_engine(base, candidate)
     for side, runs in (("baseline", base), ("candidate", candidate)):
         if len({_shown(run.facts.launch.get("args")) for run in runs}) > 1:
@@ -117,9 +119,51 @@ def _arrival(facts: Facts) -> Any:
         if kind != of:
             spec.pop(key, None)
     told = {k: v for k, v in spec.items() if v is not None} if facts.open_loop else {"users": facts.meta.get("users")}
-    if changes := facts.meta.get("rate_changes"):
-        told["changed"] = ",".join(f"{rate:g}@{at_s:.0f}s" for at_s, rate in changes)
     return " ".join([str(kind), *(f"{k}={v}" for k, v in sorted(told.items()))])
+
+
+def _other_paces(runs: Sequence[Comparable]) -> list[str]:
+    """Rates or numbers of users that were changed while a run went on, by a hand or a shape: never twice in the same
+    instant, so they are alike where little of the load lies between them."""
+    if not any(_changes(run.facts) for run in runs):
+        return []
+    first, *others = runs
+    for other in others:
+        paces = _pace(first.facts), _pace(other.facts)
+        between, load = _between(*paces, min(_length_s(first), _length_s(other)))
+        if between > _PACES_ALIKE * load:
+            told = [", ".join(f"{level:g} from {at_s:.1f} s on" for at_s, level in pace) for pace in paces]
+            return [f"another load: {told[0]} against {told[1]}"]
+    return []
+
+
+def _changes(facts: Facts) -> Sequence[tuple[float, float]]:
+    """(seconds after the start, requests/s or users from then on)."""
+    return facts.meta.get("rate_changes") or facts.meta.get("user_changes") or ()
+
+
+def _pace(facts: Facts) -> list[tuple[float, float]]:
+    """The changes, and before them what the run began with."""
+    arrival = facts.meta.get("arrival")
+    rate = arrival.get("rate") if isinstance(arrival, Mapping) else None
+    return [(0.0, (rate if facts.open_loop else facts.meta.get("users")) or 0), *_changes(facts)]
+
+
+def _length_s(run: Comparable) -> float:
+    return float(run.summary["window"]["seconds"]) + (run.facts.meta.get("warmup_s") or 0)
+
+
+def _between(
+    one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]], until_s: float
+) -> tuple[float, float]:
+    """The area between two paces, and that under the higher of them, up to `until_s`."""
+    edges = sorted({0.0, until_s, *(at_s for at_s, _ in (*one, *other) if 0 < at_s < until_s)})
+    between = load = 0.0
+    for begin_s, end_s in pairwise(edges):
+        levels = [[level for at_s, level in pace if at_s <= begin_s][-1] for pace in (one, other)]
+        between += abs(levels[0] - levels[1]) * (end_s - begin_s)
+        load += max(levels) * (end_s - begin_s)
+    return between, load
 
 
 _MUST_AGREE: dict[str, Callable[[Facts], Any]] = {
@@ -134,6 +178,7 @@ _NO_TRAFFIC = frozenset({"gate", "slo", "description"})
 """Keys of a workload that say how it is judged, not what is sent."""
 _UNKNOWN_TO_IMPORTS = frozenset({"workload", "clock", "engine kind"})
 _LENGTHS_ALIKE = 0.05
+_PACES_ALIKE = 0.1
 
 
 def _other_lengths(base: Sequence[Comparable], candidate: Sequence[Comparable]) -> list[str]:

@@ -7,7 +7,8 @@
 - `target`, `model`, `engine` (`{"name", "version", "simulated"}`, `step_times` of the embedded one), `simulated`
 - `clock`, `bodies_sha256`
 - `launch`: `{"name", "engine", "device", "args": {flag: value}, "env": {…}, "diff": {…}}` of the engine under test
-- `schedule`: `{"sha256", "due_in_window"}` and `rate_changes` (`[[seconds, rate], …]`) of an open loop
+- `schedule`: `{"sha256", "due_in_window"}` and `rate_changes` (`[[seconds after the start, rate], …]`) of an open loop,
+  `user_changes` of a closed one; `warmup_s`
 - `prefix_cache`: `{"queried_tokens", "hit_tokens", "designed_share"}` by the engine's own counters
 - `window`: `{"start_ns", "end_ns"}`, the end of the warm-up and the stop of sending
 - `master`: `{"cpu_share", "loop_lag_s", "report_interval_s", "said"}` of whoever gathered the workers' reports
@@ -70,6 +71,10 @@ class _Read(msgspec.Struct):
     prefix_cache: _PrefixCache | None = None
     launch: _Launch | None = None
     workers: dict[str, WorkerHealth] | None = None
+    users: float | None = None
+    warmup_s: float | None = None
+    rate_changes: list[tuple[float, float]] | None = None
+    user_changes: list[tuple[float, float]] | None = None
 
 
 def check(meta: Mapping[str, Any], where: str, mend: str) -> None:

@@ -22,7 +22,7 @@ from exporters import quality
 from exporters.compare import Comparison
 from exporters.run import REQUESTS
 from exporters.run_store import RunStore
-from locustfiles import against, engine_page, report_file
+from locustfiles import against, engine_page, report_file, users_asked
 from locustfiles.cache_check import CacheCheck
 from locustfiles.dealing import cut_of
 from locustfiles.discovery import Api, Server, ServerTokens, discover, server_url
@@ -69,6 +69,7 @@ class Course:
     rates: RateControl | None = None
     cache: CacheCheck | None = None
     watcher: gevent.Greenlet | None = None
+    user_watcher: gevent.Greenlet | None = None
     ending: bool = False
     broken: bool = False
     ended: Event = field(default_factory=Event)
@@ -143,12 +144,16 @@ class Leader:
         course.cache = CacheCheck(api) if server.has_metrics else None
         self.metrics.begin(store.meta, store.directory, crew, lambda: self.fleet.lost, baseline)
         self.fleet.start(run_id, course.start_ns, cut_of(plan, settings.num_requests, course.start_ns))
+        runner = self._environment.runner
+        assert runner is not None, "there is one while a run begins"
         if course.rates is not None:
             course.rates.begin(course.start_ns)
             if settings.arrival.rate_per_user:
-                runner = self._environment.runner
-                assert runner is not None, "there is one while a run begins"
                 course.rates.follow(lambda: runner.user_count)
+        else:
+            course.user_watcher = users_asked.watch(
+                runner, users, course.start_ns, lambda changes: _note(store, user_changes=changes)
+            )
 
     def take(self, report: Report) -> None:
         """A worker's report, each once."""
@@ -182,8 +187,9 @@ class Leader:
             if course.rates is not None:
                 course.rates.end()
             self.fleet.stop(course.run_id, course.settings.drain_s, course.stop_ns)
-            if course.watcher is not None:
-                course.watcher.kill()
+            for watcher in (course.watcher, course.user_watcher):
+                if watcher is not None:
+                    watcher.kill()
             course.ended.set()
         course.ended.wait()
 

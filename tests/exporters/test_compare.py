@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from exporters import baseline
 from exporters.blocks import blocks_of, number_of_blocks
 from exporters.compare import Comparison, compare
 from exporters.intervals import LAUNCH_SPEED, QuantileDraws, _launch_spread, draw_weights
@@ -130,6 +131,25 @@ def test_no_failure_seen_is_no_promise_where_few_requests_were_sent(
     assert "nothing failed" in figure.note
 
 
+@pytest.mark.parametrize(("later", "alike"), [(29.7, True), (45.0, False)])
+@pytest.mark.parametrize(
+    ("arrival", "users", "changes"),
+    [({"kind": "poisson", "rate": 20.0}, None, "rate_changes"), ({"kind": "closed"}, 20, "user_changes")],
+)
+def test_loads_changed_by_hand_are_alike_where_little_lies_between_them(
+    tmp_path: Path, arrival: dict[str, Any], users: int | None, changes: str, later: float, alike: bool
+) -> None:
+    runs = [
+        _run(tmp_path, name, 1, arrival=arrival, users=users, **{changes: [[0.2, 20], [at_s, 40]]})
+        for name, at_s in (("A", 30.2), ("B", later))
+    ]
+    assert compare(runs[:1], runs[1:]).refused is not alike
+    stored = baseline.load(baseline.save(runs[:1], "kept", tmp_path))
+    assert compare(stored, runs[1:]).refused is not alike
+    unchanged = _run(tmp_path, "C", 1, arrival=arrival, users=users)
+    assert compare(runs[:1], [unchanged]).refused
+
+
 def _gateway(tmp_path: Path, name: str, traffic: int, every: int) -> Run:
     """A run behind a gateway that lets out `every` events at once: no time between those."""
     records = queueing_records(traffic, seconds=SECONDS, load=0.5)
@@ -177,7 +197,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"rate_changes": [[7.8, 40.0]]},
-        "another arrival: poisson rate=20.0 against poisson changed=40@8s rate=20.0",
+        "another load: 20 from 0.0 s on against 20 from 0.0 s on, 40 from 7.8 s on",
     ),
     (
         {"engine": {"name": "tailgate-simulated", "simulated": True}},

@@ -117,3 +117,14 @@ def test_a_shapes_users_set_the_rate_where_each_stands_for_some(server: Running,
     assert rate_between(ended, fast, fast + 2) == pytest.approx(80, abs=4)
     # A process held up as the end comes misses what that moment brings; a rate misjudged would miss a hundred.
     assert ended.summary["quality"]["requests_missing"] <= 0.1 * 80
+
+
+def test_a_closed_loops_changed_number_of_users_is_kept(server: Running, small: Path, tmp_path: Path) -> None:
+    root, locustfile, directory = str(Path(__file__).parents[2]), tmp_path / "shaped.py", tmp_path / "run"
+    locustfile.write_text(SHAPED.format(root=root))
+    arguments = headless(server.url, directory, "--workload", small, "-u", 10)
+    arguments[1] = str(locustfile)
+    ended = end(start(*arguments), directory)
+    [(at_s, users)] = ended.meta["user_changes"]
+    assert users == 40
+    assert at_s > 2
